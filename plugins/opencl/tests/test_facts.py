@@ -6,8 +6,11 @@ import pytest
 
 cl = pytest.importorskip("pyopencl")
 
-from tensorplug_opencl import facts  # noqa: E402 - imports the driver's library
-from tensorplug_opencl.facts import ACTIVATIONS, POCL, facts_of  # noqa: E402
+from tensorplug_opencl.facts import (  # noqa: E402 - imports the driver's library
+    ACTIVATIONS,
+    POCL,
+    facts_of,
+)
 
 
 def driver(
@@ -31,9 +34,9 @@ def test_groups_are_powers_of_two_that_the_device_grants(items, largest):
 
 
 def test_a_device_with_small_groups_gets_the_kernels_of_processors():
-    found = facts_of(driver(12))
+    facts = facts_of(driver(12))
 
-    assert (found.wide, found.row_group, found.flat_group) == (True, 1, 8)
+    assert (facts.wide, facts.row_group, facts.flat_group) == (True, 1, 8)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +52,7 @@ def test_activations_are_rounded_where_that_is_faster(
     platform, kind, processor, rounds, monkeypatch
 ):
     monkeypatch.delenv(ACTIVATIONS, raising=False)
-    monkeypatch.setattr(facts, "machine", lambda: processor)
+    monkeypatch.setattr("tensorplug_opencl.facts.machine", lambda: processor)
 
     assert facts_of(driver(kind=kind, platform=platform)).int8_activations is rounds
 

@@ -22,6 +22,7 @@ LIMITS = "TENSORPLUG_OPENCL_LIMITS"
 ACTIVATIONS = "TENSORPLUG_OPENCL_ACTIVATIONS"
 """Whether products may round rows of `x` to 8 bits: `int8` or `f32`; `rounds` is the default."""
 POCL = "Portable Computing Language"
+"""What PoCL calls its platform."""
 
 PRODUCTS = "TENSORPLUG_OPENCL_PRODUCTS"
 """The variant of a product to take where it is valid; by default the facts choose."""
@@ -61,8 +62,8 @@ def facts_of(driver: Any) -> Facts:
 def rounds(driver: Any) -> bool:
     """Whether products with rows of bytes are faster on a processor than those with floats.
 
-    They are where the driver's compiler has the instructions of x86-64 that multiply bytes. That of
-    Intel's has not.
+    They are where the driver's compiler has the instructions of x86-64 that multiply bytes. Intel's
+    has not.
     """
     return driver.platform.name == POCL and machine() in ("x86_64", "AMD64")
 

@@ -13,7 +13,6 @@
 typedef uint4 word4 __attribute__((aligned(1)));
 typedef uint8 word8 __attribute__((aligned(1)));
 typedef uint16 word16 __attribute__((aligned(1)));
-typedef float16 number16 __attribute__((aligned(4)));
 #define WORDS4(p) *(GLOBAL const word4*)(p)
 #define WORDS8(p) *(GLOBAL const word8*)(p)
 #define WORDS16(p) *(GLOBAL const word16*)(p)
@@ -68,6 +67,16 @@ DEVICE head begin(bytes b, int n) {
   h.m = COUNTED(dm.s1111333355557777);
   return h;
 }
+#else
+// Of a block of 256: its factor, the codes of its scales and then of its minima, and their values.
+#define UNITS 2
+#define BLOCK_BYTES w_bytes
+#define FACTORS(h, unit, to) vstore16((h).both, 0, (to));
+typedef struct {
+  float d;
+  short16 codes;
+  float16 both;
+} head;
 #endif
 
 #if defined(w_is_q4_0) || defined(w_is_q4_1)
@@ -105,16 +114,9 @@ DEVICE void words(bytes b, int n, int j, const head* h, uint16* low, uint16* hig
   *high = (codes >> 4 & FOURS) | HIGH_FIFTHS(h->start);
 }
 #elif defined(w_is_q4_K) || defined(w_is_q5_K)
-#define UNITS 2
 #define GROUP 32
-#define BLOCK_BYTES w_bytes
 #define SUMS -1.0f
 // Eight scales, then eight minima.
-typedef struct {
-  float d;
-  short16 codes;
-  float16 both;
-} head;
 DEVICE head begin(bytes b, int n) {
   const uint six = 0x3f3f3f3fu, four = FOURS, two = 0x30303030u;
   const uint4 v = WORDS4(b);
@@ -130,7 +132,6 @@ DEVICE head begin(bytes b, int n) {
 #define CODES_OF_SCALES(h, i) \
   NTH_OF(i, (h)->codes, (X16(0), X16(2)), (X16(1), X16(3)), (X16(4), X16(6)), (X16(5), X16(7)))
 #define SPAN 32
-#define FACTORS(h, unit, to) vstore16((h).both, 0, (to));
 #define MINIMA(h, i) \
   NTH(i, (h)->both, 88888888aaaaaaaa, 99999999bbbbbbbb, cccccccceeeeeeee, ddddddddffffffff)
 #ifdef w_is_q4_K
@@ -148,16 +149,9 @@ DEVICE void words(bytes b, int n, int j, const head* h, uint16* low, uint16* hig
 }
 #endif
 #elif defined(w_is_q6_K)
-#define UNITS 2
 #define GROUP 64
-#define BLOCK_BYTES w_bytes
 #define SUMS -32.0f
 #define MASK 0x3fu
-typedef struct {
-  float d;
-  short16 codes;
-  float16 both;
-} head;
 DEVICE head begin(bytes b, int n) {
   const float d = load_f16(b + 208);
   const char16 codes = vload16(0, (GLOBAL const char*)(b + 192));
@@ -170,7 +164,6 @@ DEVICE head begin(bytes b, int n) {
   NTH_OF(i, (h)->codes, (X8(0), X8(1), X8(2), X8(3)), (X8(4), X8(5), X8(6), X8(7)), \
          (X8(8), X8(9), X8(10), X8(11)), (X8(12), X8(13), X8(14), X8(15)))
 #define SPAN 16
-#define FACTORS(h, unit, to) vstore16((h).both, 0, (to));
 DEVICE void words(bytes b, int n, int j, const head* h, uint16* low, uint16* high) {
   const uint16 codes = WORDS16(b + 64 * j), two = TWICE(WORDS8(b + 128 + 32 * j));
   *low = (codes & FOURS) | (two << SHIFTS(4, 2) & ~FOURS);

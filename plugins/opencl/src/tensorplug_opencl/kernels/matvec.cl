@@ -19,15 +19,12 @@
 
 // Processors fetch ahead within a page by themselves; what is AHEAD bytes on may be on the next.
 #define AHEAD 2048
-#define FETCH_AHEAD(p) { \
-  EVERY(line, (BLOCK_BYTES + 63) / 64) { PREFETCH((p) + AHEAD + 64 * line); } \
-}
 
 // Multiplies `count` blocks of each stream, and moves on to the next.
 #define BLOCKS(count) { \
   EVERY(u, count) { \
     head h[AT_ONCE]; \
-    EVERY(r, AT_ONCE) FETCH_AHEAD(w[r] + u * BLOCK_BYTES) \
+    EVERY(r, AT_ONCE) FETCH_BLOCK(w[r] + u * BLOCK_BYTES + AHEAD) \
     EVERY(r, AT_ONCE) h[r] = begin(w[r] + u * BLOCK_BYTES); \
     EVERY(j, PARTS) { /* Decode 32 elements, multiply them with COLS rows of x. */ \
       const int t = u * PARTS + j, a = 2 * t % SUMS, b = (2 * t + 1) % SUMS; \

@@ -5,14 +5,14 @@
 
 #define DEPTH 256
 typedef GLOBAL const uint* elements;
-#define RECORD 6
-#define X_FROM(m, k0) (elements)X_ROW(m) + (k0) / 16 * RECORD
+#define RECORD_WORDS 6
+#define X_FROM(m, k0) (elements)X_ROW(m) + (k0) / 16 * RECORD_WORDS
 
-// DEPTH elements of 32 rows of `w`: their codes, and what the products of 16 codes and bytes are
-// multiplied with, and the sums of 16 bytes.
+// DEPTH elements of 32 rows of `w`: their codes, and for each SPAN what products of codes and bytes
+// are multiplied with, and sums of bytes.
 typedef struct {
   uint16 codes[DEPTH / 4 * 2];
-  float16 scales[DEPTH / 16 * 2], minima[DEPTH / 16 * 2];
+  float16 scales[DEPTH / SPAN * 2], minima[DEPTH / SPAN * 2];
 } panel;
 
 // Bytes to the next DEPTH elements. Processors do not look ahead in rows that are read in pieces.
@@ -35,7 +35,7 @@ DEVICE void fill(LOCAL panel* to, int half_, bytes w, long step, int rows, int k
     for (int r = 0; r < 16; r++) {
       bytes row = b + min(r, rows - 1) * step;
       if (unit % UNITS == 0) {
-        EVERY(line, 3) { PREFETCH(row + NEXT_DEPTH + 64 * line); }
+        FETCH_BLOCK(row + NEXT_DEPTH)
         h[r] = begin(row, blocks);
         FACTORS(h[r], unit, (float*)&factors[r])
       }
@@ -80,7 +80,7 @@ DEVICE void fill(LOCAL panel* to, int half_, bytes w, long step, int rows, int k
   const float16 scales0 = (panel).scales[(k) / SPAN * 2], scales1 = (panel).scales[(k) / SPAN * 2 + 1]; \
   const float16 minima0 = (panel).minima[(k) / SPAN * 2], minima1 = (panel).minima[(k) / SPAN * 2 + 1];
 #define ADD(k, x, a, b) { \
-  elements record = (x) + (k) / 16 * RECORD; \
+  elements record = (x) + (k) / 16 * RECORD_WORDS; \
   const float16 scale = as_float(record[4]), sum = as_float(record[5]); \
   a = fma(minima0, sum, fma(scales0, scale * convert_float16(PRODUCTS(0)), a)); \
   b = fma(minima1, sum, fma(scales1, scale * convert_float16(PRODUCTS(1)), b)); \

@@ -25,6 +25,8 @@
 #define AHEAD 2048
 // Elements of `x` that are prepared at once, in local memory.
 #define DEPTH 6144
+// At an address of floats.
+typedef float16 number16 __attribute__((aligned(4)));
 
 // 64 elements by their places in words: the first of each of 16 words, the second and so on.
 DEVICE void sort(const float16* in, float16* to) {
@@ -164,7 +166,7 @@ DEVICE void add(bytes b, int n, int j, const head* h, LOCAL const float16* x, fl
 #define BLOCK(n) { \
   head h[AT_ONCE]; \
   EVERY(r, AT_ONCE) { \
-    EVERY(line, (BLOCK_BYTES + 63) / 64) { PREFETCH(w[r] + AHEAD + 64 * line); } \
+    FETCH_BLOCK(w[r] + AHEAD) \
     h[r] = begin(w[r], n); \
   } \
   EVERY(j, UNITS) { \

@@ -2,8 +2,8 @@
 
 Variants are `wide` (processors), `wide_int8` (the same with `x` rounded to 8 bits), `subgroup` and
 `group` (a team of lanes for each row, of a sub-group or a group), `int8` (with `x` rounded to 8
-bits) and the tiles. The choice is the first valid one by the facts of the device,
-unless they name a `variant` that is valid.
+bits) and the tiles. The choice is the first valid one by the facts of the device, unless they name
+a `variant` that is valid.
 """
 
 from tensorplug_opencl.kernels import tiled, wide
