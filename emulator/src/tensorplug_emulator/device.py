@@ -110,10 +110,6 @@ class EmulatedDevice(SimtDevice):
     def type(self) -> DeviceType:
         return DeviceType.ACCEL
 
-    @property
-    def buffer_type(self) -> BufferType:
-        return self._memory
-
     def text_of(self, launch: Launch) -> str:
         return source(launch, self.emulator.dialect)
 

@@ -34,9 +34,7 @@ class Language:
 
 
 CUDA_LANGUAGE = Language(
-    "cuda",
-    "languages/cuda.h",
-    re.compile(r'extern\s+"C"\s+__global__\s+void\s+(\w+)\s*\('),
+    "cuda", "languages/cuda.h", re.compile(r'extern\s+"C"\s+__global__\s+void\s+(\w+)\s*\(')
 )
 
 

@@ -54,6 +54,10 @@ class SimtDevice(Device):
     """What it computes with; `PORTABLE` where the user's setting leaves out the backend's own."""
     suffix: ClassVar[str] = ".txt"
     """The suffix of a file with a kernel's text."""
+    _memory: BufferType
+    """Where its kernels work."""
+    _pinned: BufferType | None = None
+    """Memory of the host that it reaches, or that transfers fast."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -63,6 +67,14 @@ class SimtDevice(Device):
             self.kernels = PORTABLE
 
     # --- memory ----------------------------------------------------------------------------
+
+    @property
+    def buffer_type(self) -> BufferType:
+        return self._memory
+
+    @property
+    def host_buffer_type(self) -> BufferType | None:
+        return self._pinned
 
     def memory(self) -> Memory:
         return Memory(max(self.total - self._allocated, 0), self.total)

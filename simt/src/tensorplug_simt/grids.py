@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 from tensorplug.device import Tensor
-from tensorplug.dtypes import DType
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.program import Kernel, Launch, Number, Region, blocks_of, launch
 
@@ -13,6 +12,12 @@ LARGEST = 512
 """Items of a group that takes a row; each has several elements of a row of thousands."""
 EACH = 4
 """Elements of a row that are worth an item."""
+
+
+def places_of(kernel: Kernel, node: Tensor) -> dict[str, Tensor]:
+    """The operands that `node` has, by the names of the buffers of `kernel`; its result is last."""
+    named = zip(kernel.buffers, (*node.operands, node), strict=True)
+    return {name: tensor for name, tensor in named if tensor is not None}
 
 
 def group_size(length: int, facts: Facts) -> int:
@@ -32,7 +37,6 @@ def per_element(
     facts: Facts,
     *,
     defines: Mapping[str, int | str] | None = None,
-    types: Mapping[str, DType] | None = None,
     numbers: Mapping[str, Number] | None = None,
     **more: Number,
 ) -> Launch:
@@ -44,7 +48,6 @@ def per_element(
         groups=(blocks_of(count, size),),
         local=(size,),
         defines=defines,
-        types=types,
         numbers={"count": count, **(numbers or {}), **more},
     )
 
@@ -57,7 +60,6 @@ def per_row(
     *,
     items: int = 0,
     defines: Mapping[str, int | str] | None = None,
-    types: Mapping[str, DType] | None = None,
     numbers: Mapping[str, Number] | None = None,
     **more: Number,
 ) -> Launch:
@@ -70,6 +72,5 @@ def per_row(
         groups=rows,
         local=(size,),
         defines={"GROUP_SIZE": size, **(defines or {})},
-        types=types,
         numbers={**(numbers or {}), **more},
     )

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from cupy.cuda import Event as Mark
 from cupy.cuda import get_elapsed_time, runtime
 
-from tensorplug.device import (
-    Backend,
-    Buffer,
-    DeviceSpan,
-    Event,
-    Place,
-)
+from tensorplug.device import Backend, Buffer, DeviceSpan, Event, Place
 from tensorplug.planning.stages import AHEAD
 from tensorplug_cuda.errors import driver_errors
 from tensorplug_cuda.memory import ANY_WAY, CudaBuffer, address, overlap, queue_copy

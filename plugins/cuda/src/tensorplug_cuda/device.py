@@ -6,17 +6,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 
 from cupy import cuda
 
-from tensorplug.device import (
-    Array,
-    Backend,
-    Buffer,
-    BufferType,
-    DeviceType,
-    Memory,
-    Option,
-    Place,
-    Tensor,
-)
+from tensorplug.device import Array, Backend, Buffer, DeviceType, Memory, Option, Place, Tensor
 from tensorplug.device.ranges import Host
 from tensorplug.dtypes import DType
 from tensorplug_cuda.backend import CudaBackend
@@ -82,7 +72,7 @@ class CudaDevice(SimtDevice):
         self._place = f", part {share + 1} of {shares}" if shares > 1 else ""
         self._shares = shares
         self._stream: Any = None
-        self._memory = CudaBufferType(self)
+        self._memory: CudaBufferType = CudaBufferType(self)
         self._pinned = PinnedBufferType(self)
         self.programs = Programs(self)
 
@@ -132,14 +122,6 @@ class CudaDevice(SimtDevice):
             self._stream.synchronize()
 
     # --- memory ----------------------------------------------------------------------------
-
-    @property
-    def buffer_type(self) -> BufferType:
-        return self._memory
-
-    @property
-    def host_buffer_type(self) -> BufferType | None:
-        return self._pinned
 
     def home_of(self, buffer: Buffer) -> Home:
         # CUDA's addresses are the same for the host and all GPUs.

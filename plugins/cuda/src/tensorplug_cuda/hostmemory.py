@@ -3,13 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from cupy.cuda import (
-    MemoryPointer,
-    PinnedMemory,
-    PinnedMemoryPointer,
-    UnownedMemory,
-    runtime,
-)
+from cupy.cuda import MemoryPointer, PinnedMemory, PinnedMemoryPointer, UnownedMemory, runtime
 
 from tensorplug.device import (
     Array,

@@ -9,16 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import Metal
 import numpy as np
 
-from tensorplug.device import (
-    Backend,
-    Buffer,
-    DeviceSpan,
-    Event,
-    Group,
-    Option,
-    Place,
-    Tensor,
-)
+from tensorplug.device import Backend, Buffer, DeviceSpan, Event, Group, Option, Place, Tensor
 from tensorplug.planning.stages import AHEAD
 from tensorplug_metal.capture import Capture
 from tensorplug_metal.events import MetalEvent, Signals

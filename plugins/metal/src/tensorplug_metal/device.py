@@ -5,15 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from tensorplug.device import (
-    Array,
-    Backend,
-    Buffer,
-    BufferType,
-    DeviceType,
-    Memory,
-    Option,
-)
+from tensorplug.device import Array, Backend, Buffer, BufferType, DeviceType, Memory, Option
 from tensorplug_metal.backend import COMMAND_BUFFERS, MetalBackend
 from tensorplug_metal.barriers import home_of
 from tensorplug_metal.facts import Gpu
@@ -51,7 +43,8 @@ class MetalDevice(SimtDevice):
         self._moving: WorkQueue | None = None
         self.private = MetalBufferType(self, private=True)
         """Memory that the host does not see."""
-        self._memory = MetalBufferType(self, private=False)
+        self._memory: MetalBufferType = MetalBufferType(self, private=False)
+        self._pinned = self._memory  # Apple's GPUs share the memory of the host
         self.programs = Programs(self)
 
     # --- facts -----------------------------------------------------------------------------
@@ -70,15 +63,6 @@ class MetalDevice(SimtDevice):
         return Memory(max(self.total - taken, 0), self.total)
 
     # --- memory ----------------------------------------------------------------------------
-
-    @property
-    def buffer_type(self) -> BufferType:
-        return self._memory
-
-    @property
-    def host_buffer_type(self) -> BufferType | None:
-        # Apple's GPUs share the memory of the host.
-        return self._memory
 
     @property
     def extra_buffer_types(self) -> Sequence[BufferType]:

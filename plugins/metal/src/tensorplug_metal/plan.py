@@ -83,7 +83,4 @@ def portions(launches: Sequence[Ready], count: int) -> list[Sequence[Ready]]:
     first = max(FIRST, len(launches) // 10)
     rest = launches[first:]
     size = max(-(-len(rest) // count), 1)
-    return [
-        launches[:first],
-        *(rest[start : start + size] for start in range(0, len(rest), size)),
-    ]
+    return [launches[:first], *(rest[start : start + size] for start in range(0, len(rest), size))]

@@ -6,14 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyopencl as cl
 
-from tensorplug.device import (
-    Backend,
-    Buffer,
-    DeviceSpan,
-    Event,
-    Place,
-    map_driver_errors,
-)
+from tensorplug.device import Backend, Buffer, DeviceSpan, Event, Place, map_driver_errors
 from tensorplug_opencl.memory import ERRORS, OpenCLBuffer
 from tensorplug_opencl.plan import OpenCLPlan, Ready, bind
 from tensorplug_simt.backend import QueuedBackend

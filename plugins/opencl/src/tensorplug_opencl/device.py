@@ -9,26 +9,15 @@ from tensorplug.device import (
     Array,
     Backend,
     Buffer,
-    BufferType,
-    BufferUsage,
     DeviceLost,
     DeviceType,
     as_bytes,
     map_driver_errors,
 )
 from tensorplug_opencl.backend import OpenCLBackend
-from tensorplug_opencl.facts import (
-    device_type,
-    facts_of,
-    hardware_id,
-)
+from tensorplug_opencl.facts import device_type, facts_of, hardware_id
 from tensorplug_opencl.kernels import KERNELS
-from tensorplug_opencl.memory import (
-    ERRORS,
-    ImportedBuffer,
-    OpenCLBufferType,
-    PinnedBufferType,
-)
+from tensorplug_opencl.memory import ERRORS, ImportedBuffer, OpenCLBufferType, PinnedBufferType
 from tensorplug_opencl.programs import Programs
 from tensorplug_simt.device import SimtDevice
 from tensorplug_simt.dialects.dialect import OPENCL
@@ -51,7 +40,7 @@ class OpenCLDevice(SimtDevice):
         self._context: Any = None
         self._transfers: Any = None
         self._programs: Programs | None = None
-        self._memory = OpenCLBufferType(self)
+        self._memory: OpenCLBufferType = OpenCLBufferType(self)
         self._pinned = PinnedBufferType(self)
 
     # --- facts -----------------------------------------------------------------------------
@@ -106,14 +95,6 @@ class OpenCLDevice(SimtDevice):
 
     # --- memory ----------------------------------------------------------------------------
 
-    @property
-    def buffer_type(self) -> BufferType:
-        return self._memory
-
-    @property
-    def host_buffer_type(self) -> BufferType | None:
-        return self._pinned
-
     def import_host(self, memory: Array, *, largest_tensor: int = 0) -> Buffer:
         """Compute on host memory: without a copy where the device shares the host's memory."""
         flat = np.frombuffer(as_bytes(memory), np.uint8)
@@ -121,7 +102,7 @@ class OpenCLDevice(SimtDevice):
         flags = cl.mem_flags.USE_HOST_PTR | access
         with map_driver_errors(ERRORS, f"{self.name}: import of {flat.size} bytes"):
             mapped = cl.Buffer(self.context, flags, hostbuf=flat)
-        return ImportedBuffer(self._memory, flat.size, BufferUsage.ANY, mapped, flat)
+        return ImportedBuffer(self._memory, mapped, flat)
 
     # --- work ------------------------------------------------------------------------------
 

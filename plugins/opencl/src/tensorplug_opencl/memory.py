@@ -113,15 +113,8 @@ class OpenCLBuffer(SimtBuffer):
 class ImportedBuffer(OpenCLBuffer):
     """Host memory that the device computes on without a copy; `owner` keeps it alive."""
 
-    def __init__(
-        self,
-        buffer_type: OpenCLBufferType,
-        size: int,
-        usage: BufferUsage,
-        memory: Any,
-        owner: Array,
-    ) -> None:
-        super().__init__(buffer_type, size, usage, memory)
+    def __init__(self, buffer_type: OpenCLBufferType, memory: Any, owner: Array) -> None:
+        super().__init__(buffer_type, owner.nbytes, BufferUsage.ANY, memory)
         self._owner: Array | None = owner
         self.read_only = not owner.flags.writeable
 

@@ -42,13 +42,11 @@ def flash_attn_back(node: Tensor, facts: Facts) -> Program:
     by_row = {**sources, "known": known, "y": parts[0]}
     by_column = {**sources, "known": known, "y": parts[1], "z": parts[2]}
     columns = k.ne[1] * k.ne[2] * k.ne[3]
-    return Program(
-        (
-            per_element(ROWS, by_row, rows, facts, **options),
-            per_element(COLUMNS, by_column, columns, facts, **options),
-        ),
-        scratch=known.nbytes,
+    launches = (
+        per_element(ROWS, by_row, rows, facts, **options),
+        per_element(COLUMNS, by_column, columns, facts, **options),
     )
+    return Program(launches, scratch=known.nbytes)
 
 
 def _part(node: Tensor, count: int, start: int) -> Region:

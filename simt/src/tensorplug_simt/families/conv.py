@@ -2,7 +2,7 @@
 
 from tensorplug.device import Tensor
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.grids import Places, per_element
+from tensorplug_simt.grids import Places, per_element, places_of
 from tensorplug_simt.lowering import lowers, need_types, number
 from tensorplug_simt.program import Kernel, Program, Region
 
@@ -36,11 +36,7 @@ WINDOWS = Kernel(
     _numbers(f"deep x_deep filter_wide filter_high filter_deep {_STEPS}", "x_c x_n"),
 )
 GATHERED = Kernel(
-    "gathered",
-    IM2COL,
-    ("grad", "y"),
-    ("y",),
-    _numbers("filter_wide filter_high s0 s1 p0 p1 d0 d1"),
+    "gathered", IM2COL, ("grad", "y"), ("y",), _numbers("filter_wide filter_high s0 s1 p0 p1 d0 d1")
 )
 PIECES = Kernel("pieces", IM2COL, ("x", "y"), ("y",), _numbers("s0 p0 size"))
 
@@ -82,7 +78,7 @@ def _filtered(
     depths = {"deep": node, "filter_deep": f, "x_deep": x}
     return _launched(
         FILTERED,
-        {"filter": f, "x": x, "y": node},
+        places_of(FILTERED, node),
         node,
         facts,
         filters=counts[0],
@@ -131,9 +127,8 @@ def conv_transpose_1d(node: Tensor, facts: Facts) -> Program:
 @lowers("conv_transpose_2d")
 def conv_transpose_2d(node: Tensor, facts: Facts) -> Program:
     """Each pixel of the result from the pixels of x that reach it."""
-    f, x = node.sources
     steps = {name: _int(node, name) for name in ("s0", "s1")}
-    return _launched(SPREAD, {"filter": f, "x": x, "y": node}, node, facts, p0=0, d0=1, **steps)
+    return _launched(SPREAD, places_of(SPREAD, node), node, facts, p0=0, d0=1, **steps)
 
 
 @lowers("im2col")
@@ -181,7 +176,6 @@ def im2col_back(node: Tensor, facts: Facts) -> Program:
 @lowers("col2im_1d")
 def col2im_1d(node: Tensor, facts: Facts) -> Program:
     """Each element from the pieces that cover it."""
-    (x,) = node.sources
-    size = x.ne[0] // _int(node, "oc")
+    size = node.sources[0].ne[0] // _int(node, "oc")
     numbers = {"s0": _int(node, "s0"), "p0": _int(node, "p0"), "size": size}
-    return _launched(PIECES, {"x": x, "y": node}, node, facts, **numbers)
+    return _launched(PIECES, places_of(PIECES, node), node, facts, **numbers)

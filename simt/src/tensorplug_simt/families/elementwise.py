@@ -9,7 +9,7 @@ from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.elements import COUNT, TEXT, alike
 from tensorplug_simt.families.encode import TEXT as BLOCKS
 from tensorplug_simt.families.encode import need_encoder
-from tensorplug_simt.grids import per_element
+from tensorplug_simt.grids import per_element, places_of
 from tensorplug_simt.lowering import NoKernel, lowers, need_type, need_types, number
 from tensorplug_simt.program import Kernel, Program
 
@@ -29,11 +29,7 @@ OPERATORS: Mapping[str, str] = MappingProxyType(
     {"add": "+", "add1": "+", "sub": "-", "mul": "*", "div": "/"}
 )
 CONSTANTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "clamp": ("min", "max"),
-        "leaky_relu": ("slope",),
-        "fill": ("value",),
-    }
+    {"clamp": ("min", "max"), "leaky_relu": ("slope",), "fill": ("value",)}
 )
 """The parameters that the kernel takes as c0 and c1."""
 
@@ -42,8 +38,8 @@ CONSTANTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 def unary(node: Tensor, facts: Facts) -> Program:
     """y = f(x)."""
     need_types(node)
-    places = {"x": node.sources[0], "y": node}
-    return Program((alike(UNARY, places, facts, defines={"FUNCTION": f"of_{node.op}"}),))
+    defines = {"FUNCTION": f"of_{node.op}"}
+    return Program((alike(UNARY, places_of(UNARY, node), facts, defines=defines),))
 
 
 @lowers("scale")
@@ -51,7 +47,7 @@ def scale(node: Tensor, facts: Facts) -> Program:
     """y = scale * x + bias."""
     need_types(node)
     numbers = {"scale": number(node, "scale"), "bias": number(node, "bias")}
-    return Program((alike(SCALE, {"x": node.sources[0], "y": node}, facts, numbers=numbers),))
+    return Program((alike(SCALE, places_of(SCALE, node), facts, numbers=numbers),))
 
 
 @lowers(*CONSTANTS)
@@ -59,9 +55,8 @@ def constant(node: Tensor, facts: Facts) -> Program:
     """y = f(x, constants)."""
     need_types(node)
     c0, c1 = (*(number(node, name) for name in CONSTANTS[node.op]), 0.0)[:2]
-    places = {"x": node.sources[0], "y": node}
+    places, numbers = places_of(CONSTANT, node), {"c0": c0, "c1": c1}
     defines = {"FUNCTION": f"of_{node.op}"}
-    numbers = {"c0": c0, "c1": c1}
     return Program((alike(CONSTANT, places, facts, defines=defines, numbers=numbers),))
 
 
@@ -70,7 +65,7 @@ def xielu(node: Tensor, facts: Facts) -> Program:
     """y = xielu(x)."""
     need_types(node)
     numbers = {name: number(node, name) for name in XIELU_NUMBERS}
-    return Program((alike(XIELU, {"x": node.sources[0], "y": node}, facts, numbers=numbers),))
+    return Program((alike(XIELU, places_of(XIELU, node), facts, numbers=numbers),))
 
 
 @lowers(*OPERATORS)
@@ -82,7 +77,7 @@ def binary(node: Tensor, facts: Facts) -> Program:
         raise NoKernel("blocks that a transposition would split")
     if not a.dtype.is_block:
         need_type(a)
-    places = {"a": a, "b": b, "y": node}
+    places = places_of(BINARY, node)
     if node.dtype.is_block:
         need_encoder(node.dtype)
         blocks = node.size // node.dtype.block
@@ -97,10 +92,9 @@ def binary(node: Tensor, facts: Facts) -> Program:
 @lowers("add_id")
 def add_id(node: Tensor, facts: Facts) -> Program:
     """y[:, i, j] = a[:, i, j] + b[:, ids[i, j]]."""
-    a, b, ids = node.sources
-    need_type(a)
-    need_type(b)
-    places = {"a": a, "b": b, "ids": ids, "y": node}
+    for tensor in node.sources[:2]:
+        need_type(tensor)
+    places = places_of(EXPERTS_ADDED, node)
     return Program((alike(EXPERTS_ADDED, places, facts, indices=True),))
 
 
@@ -115,6 +109,6 @@ def arange(node: Tensor, facts: Facts) -> Program:
 def diag_mask_inf(node: Tensor, facts: Facts) -> Program:
     """Minus infinity right of diagonal n_past."""
     need_types(node)
-    places = {"x": node.sources[0], "y": node}
     numbers = {"n_past": int(number(node, "n_past"))}
+    places = places_of(MASKED_INF, node)
     return Program((alike(MASKED_INF, places, facts, numbers=numbers, indices=True),))

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from tensorplug.device import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.copying import LONG_ROW, PART, copies
-from tensorplug_simt.grids import per_element, per_row
+from tensorplug_simt.grids import per_element, per_row, places_of
 from tensorplug_simt.lowering import LIMIT, NoKernel, lowers, need_types, number
 from tensorplug_simt.program import Kernel, Number, Program, Region, blocks_of, region
 
@@ -34,10 +34,10 @@ BANDS: Mapping[str, tuple[int, int]] = MappingProxyType(
 """First and last diagonal of each kind of triangle."""
 
 
-def _each_place(
-    kernel: Kernel, places: Mapping[str, Tensor], node: Tensor, facts: Facts, **numbers: Number
-) -> Program:
+def _each_place(kernel: Kernel, node: Tensor, facts: Facts, **numbers: Number) -> Program:
     """One launch over all elements of `node`: by rows where those are long."""
+    need_types(node)
+    places = places_of(kernel, node)
     if node.ne[0] < LONG_ROW:
         numbers["parts"] = 1
         return Program((per_element(kernel, places, node.size, facts, numbers=numbers),))
@@ -54,10 +54,8 @@ def _counts(node: Tensor, name: str) -> tuple[int, ...]:
 
 
 def _padded(node: Tensor, facts: Facts, kind: int, before: tuple[int, ...]) -> Program:
-    need_types(node)
-    places = {"x": node.sources[0], "y": node}
     l0, l1, l2, l3 = before
-    return _each_place(PADDED, places, node, facts, kind=kind, l0=l0, l1=l1, l2=l2, l3=l3)
+    return _each_place(PADDED, node, facts, kind=kind, l0=l0, l1=l1, l2=l2, l3=l3)
 
 
 @lowers("pad")
@@ -80,28 +78,24 @@ def roll(node: Tensor, facts: Facts) -> Program:
     return _padded(node, facts, ROUND, tuple(shift % max(n, 1) for shift, n in pairs))
 
 
-def _banded(node: Tensor, facts: Facts, first: int, last: int) -> Program:
-    need_types(node)
-    places = {"x": node.sources[0], "y": node}
-    return _each_place(BANDED, places, node, facts, first=first, last=last)
-
-
 @lowers("diag")
 def diag(node: Tensor, facts: Facts) -> Program:
     """Vectors on diagonals."""
-    return _banded(node, facts, 0, 0)
+    return _each_place(BANDED, node, facts, first=0, last=0)
 
 
 @lowers("diag_mask_zero")
 def diag_mask_zero(node: Tensor, facts: Facts) -> Program:
     """0 right of diagonal n_past."""
-    return _banded(node, facts, -LIMIT, int(number(node, "n_past")))
+    last = int(number(node, "n_past"))
+    return _each_place(BANDED, node, facts, first=-LIMIT, last=last)
 
 
 @lowers("tri")
 def tri(node: Tensor, facts: Facts) -> Program:
     """One half of each matrix, 0 in the other."""
-    return _banded(node, facts, *BANDS[str(node.params["kind"])])
+    first, last = BANDS[str(node.params["kind"])]
+    return _each_place(BANDED, node, facts, first=first, last=last)
 
 
 @lowers("get_rel_pos")
@@ -118,28 +112,19 @@ def get_rel_pos(node: Tensor, facts: Facts) -> Program:
 @lowers("add_rel_pos")
 def add_rel_pos(node: Tensor, facts: Facts) -> Program:
     """x + ph by the key's row + pw by its column."""
-    x, across, down = node.sources
-    need_types(node)
-    places = {"x": x, "across": across, "down": down, "y": node}
-    return _each_place(POSITIONED, places, node, facts)
+    return _each_place(POSITIONED, node, facts)
 
 
 @lowers("win_part")
 def win_part(node: Tensor, facts: Facts) -> Program:
     """An image cut into windows, zeros beyond its edges."""
-    need_types(node)
-    (x,) = node.sources
     w = int(number(node, "w"))
-    places = {"x": x, "y": node}
-    across = blocks_of(x.ne[1], w)
-    return _each_place(PARTED, places, node, facts, w=w, across=across)
+    across = blocks_of(node.sources[0].ne[1], w)
+    return _each_place(PARTED, node, facts, w=w, across=across)
 
 
 @lowers("win_unpart")
 def win_unpart(node: Tensor, facts: Facts) -> Program:
     """The image whose windows are x."""
-    need_types(node)
     w = int(number(node, "w"))
-    places = {"x": node.sources[0], "y": node}
-    across = blocks_of(node.ne[1], w)
-    return _each_place(JOINED, places, node, facts, w=w, across=across)
+    return _each_place(JOINED, node, facts, w=w, across=blocks_of(node.ne[1], w))

@@ -93,15 +93,6 @@ def _columns(
         raise NoKernel(f"heads of {size} elements; the kernel ends at {LARGEST}")
     lanes, together = (_LANES, 1) if facts.wide else (1, _TOGETHER)
     groups = (blocks_of(size, lanes * together), heads, sequences)
-    return Program(
-        (
-            launch(
-                kernel,
-                places,
-                groups=groups,
-                local=(together,),
-                defines={"SIZE": size, "LANES": lanes},
-                **numbers,
-            ),
-        )
-    )
+    defines = {"SIZE": size, "LANES": lanes}
+    made = launch(kernel, places, groups=groups, local=(together,), defines=defines, **numbers)
+    return Program((made,))

@@ -7,13 +7,7 @@ from tensorplug.device import Group, Tensor
 from tensorplug.dtypes import F32
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.grids import Places, group_size, per_row
-from tensorplug_simt.lowering import (
-    NoKernel,
-    lowers,
-    lowers_group,
-    need_type,
-    number,
-)
+from tensorplug_simt.lowering import NoKernel, lowers, lowers_group, need_type, number
 from tensorplug_simt.program import Grid, Kernel, Program, Region, blocks_of, region
 
 TEXT = "tensorplug_simt:kernels/norm.k"

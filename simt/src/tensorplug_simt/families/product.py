@@ -7,7 +7,7 @@ from typing import NamedTuple
 from tensorplug.device import Rounding, Tensor
 from tensorplug.dtypes import F32, F64
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.grids import Places, group_size, per_element, per_row
+from tensorplug_simt.grids import Places, group_size, per_element, per_row, places_of
 from tensorplug_simt.lowering import NoKernel, lowers, need_type
 from tensorplug_simt.program import Kernel, Launch, Number, Program, Region, blocks_of, launch
 from tensorplug_simt.source import BYTES
@@ -134,9 +134,8 @@ def tiled(
 def out_prod(node: Tensor, facts: Facts) -> Program:
     """y[n, m] = sum over k of w[n, k] * x[m, k]."""
     need_product(node)
-    w, x = node.sources
-    places = {"w": w, "x": x, "y": node}
-    return Program((per_element(OUTER_PRODUCT, places, node.size, facts, numbers=repeats(w, x)),))
+    places, numbers = places_of(OUTER_PRODUCT, node), repeats(*node.sources)
+    return Program((per_element(OUTER_PRODUCT, places, node.size, facts, numbers=numbers),))
 
 
 def may_round(node: Tensor) -> bool:

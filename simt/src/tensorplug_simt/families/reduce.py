@@ -8,17 +8,9 @@ from tensorplug.dtypes import F32, I32
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.copying import is_contiguous
 from tensorplug_simt.families.elements import COUNT, steps
-from tensorplug_simt.grids import per_element, per_row
+from tensorplug_simt.grids import Places, per_element, per_row, places_of
 from tensorplug_simt.lowering import lowers, need_types
-from tensorplug_simt.program import (
-    Kernel,
-    Launch,
-    Program,
-    Region,
-    blocks_of,
-    region,
-    scratch,
-)
+from tensorplug_simt.program import Kernel, Launch, Program, Region, blocks_of, region, scratch
 
 TEXT = "tensorplug_simt:kernels/reduce.k"
 SUMS = ("tensorplug_simt:kernels/sums.k",)
@@ -102,14 +94,8 @@ def count_equal(node: Tensor, facts: Facts) -> Program:
     groups = min(max(blocks_of(count, PART_ROW), 1), MOST_PARTS)
     counts = replace(parts(groups), dtype=I32)
     first = per_row(COUNTED, {"a": a, "b": b, "y": counts}, (groups, 1, 1), facts, count=count)
-    last = per_row(
-        COUNTED,
-        {"a": counts, "b": counts, "y": node},
-        (1, 1, 1),
-        facts,
-        defines={"TOTAL": 1},
-        count=groups,
-    )
+    places: Places = {"a": counts, "b": counts, "y": node}
+    last = per_row(COUNTED, places, (1, 1, 1), facts, defines={"TOTAL": 1}, count=groups)
     return Program((first, last), scratch=counts.nbytes)
 
 
@@ -117,5 +103,4 @@ def count_equal(node: Tensor, facts: Facts) -> Program:
 def repeat_back(node: Tensor, facts: Facts) -> Program:
     """Parts that lay side by side, summed."""
     need_types(node)
-    places = {"x": node.sources[0], "y": node}
-    return Program((per_element(SUMMED_BACK, places, node.size, facts),))
+    return Program((per_element(SUMMED_BACK, places_of(SUMMED_BACK, node), node.size, facts),))

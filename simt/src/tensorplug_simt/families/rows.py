@@ -4,7 +4,7 @@ from tensorplug.device import Tensor
 from tensorplug.dtypes import FLOATS, I32, INTEGERS, DType
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.encode import need_encoder, rows_encoded
-from tensorplug_simt.grids import per_element, per_row
+from tensorplug_simt.grids import per_element, per_row, places_of
 from tensorplug_simt.lowering import lowers, need_type
 from tensorplug_simt.program import Kernel, Program, blocks_of
 
@@ -24,7 +24,7 @@ NUMBERS: frozenset[DType] = INTEGERS | FLOATS
 @lowers("get_rows")
 def get_rows(node: Tensor, facts: Facts) -> Program:
     """y[:, i] = table[:, ids[i]], decoded."""
-    table, ids = node.sources
+    table = node.sources[0]
     if not table.dtype.is_block:
         need_type(table, NUMBERS)
     parts = blocks_of(node.ne[0], PART)
@@ -32,7 +32,7 @@ def get_rows(node: Tensor, facts: Facts) -> Program:
     if table.has_contiguous_rows:
         defines["FLAT"] = 1
     grid = (node.ne[1] * parts, node.ne[2], node.ne[3])
-    places = {"table": table, "ids": ids, "y": node}
+    places = places_of(TAKEN, node)
     return Program((per_row(TAKEN, places, grid, facts, defines=defines, parts=parts),))
 
 
@@ -62,5 +62,4 @@ def get_rows_back(node: Tensor, facts: Facts) -> Program:
     cleared = per_element(CLEARED, {"y": node}, node.size, facts)
     if not ids.size:
         return Program((cleared,))
-    places = {"grad": grad, "ids": ids, "y": node}
-    return Program((cleared, per_element(ADDED, places, node.ne[0], facts)))
+    return Program((cleared, per_element(ADDED, places_of(ADDED, node), node.ne[0], facts)))

@@ -5,7 +5,7 @@ from typing import Any
 from tensorplug.device import Tensor
 from tensorplug.dtypes import F16, F32
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.grids import group_size, per_row
+from tensorplug_simt.grids import group_size, per_row, places_of
 from tensorplug_simt.lowering import lowers, need_types, number
 from tensorplug_simt.program import Kernel, Program
 
@@ -34,13 +34,11 @@ def soft_max(node: Tensor, facts: Facts) -> Program:
 def soft_max_of(kernel: Kernel, node: Tensor, facts: Facts, items: int, **defines: int) -> Program:
     """The program of a node, with a group of `items` for each row."""
     need_types(node, frozenset({F32, F16}))
-    named = zip(kernel.buffers[:3], node.operands, strict=True)
-    places = {name: tensor for name, tensor in named if tensor is not None}
     numbers: dict[str, Any] = {name: number(node, name) for name in ("scale", "max_bias")}
     numbers["even"] = largest_power(node.ne[2])
     launch = per_row(
         kernel,
-        {**places, "y": node},
+        places_of(kernel, node),
         node.ne[1:],
         facts,
         items=items,

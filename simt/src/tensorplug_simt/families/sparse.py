@@ -3,15 +3,8 @@
 from tensorplug.device import Tensor
 from tensorplug.dtypes import F32
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.grids import per_element
-from tensorplug_simt.lowering import (
-    SMALL_FLOATS,
-    NoKernel,
-    lowers,
-    need_type,
-    need_types,
-    number,
-)
+from tensorplug_simt.grids import per_element, places_of
+from tensorplug_simt.lowering import SMALL_FLOATS, NoKernel, lowers, need_type, need_types, number
 from tensorplug_simt.program import Kernel, Program, blocks_of, launch
 
 TEXT = "tensorplug_simt:kernels/sparse.k"
@@ -55,12 +48,11 @@ def lightning_indexer(node: Tensor, facts: Facts) -> Program:
         raise NoKernel(f"keys of {size} elements; the kernel ends at {LARGEST}")
     if k.dtype.is_block and size % k.dtype.block:
         raise NoKernel(f"keys of {size} elements end within a block of {k.dtype.name}")
-    places = {"q": q, "k": k, "weights": weights, "mask": mask, "y": node}
     together = min(_TOGETHER, facts.max_group)
     groups = (blocks_of(node.ne[0], together), blocks_of(tokens, _TOKENS), batch)
     scores = launch(
         INDEXER,
-        places,
+        places_of(INDEXER, node),
         groups=groups,
         local=(together,),
         defines={"SIZE": size},
@@ -76,7 +68,7 @@ def dsv4_hc_comb(node: Tensor, facts: Facts) -> Program:
     streams, _, tokens, _ = node.ne
     if streams > MOST:
         raise NoKernel(f"{streams} streams; the kernel ends at {MOST}")
-    places = dict(zip(COMB.buffers, (*node.sources, node), strict=True))
+    places = places_of(COMB, node)
     rounds, eps = int(number(node, "n_iter")), number(node, "eps")
     size = {"STREAMS": streams}
     return Program(
@@ -88,8 +80,7 @@ def dsv4_hc_comb(node: Tensor, facts: Facts) -> Program:
 def dsv4_hc_pre(node: Tensor, facts: Facts) -> Program:
     """The sum of the streams, by weight."""
     need_types(node, frozenset({F32}))
-    x, weights = node.sources
-    places = {"x": x, "weights": weights, "y": node}
+    places = places_of(PRE, node)
     gated, scale = int(bool(node.params["gated"])), number(node, "scale")
     return Program((per_element(PRE, places, node.size, facts, gated=gated, scale=scale),))
 
@@ -98,6 +89,4 @@ def dsv4_hc_pre(node: Tensor, facts: Facts) -> Program:
 def dsv4_hc_post(node: Tensor, facts: Facts) -> Program:
     """What is added to each stream, and the streams mixed."""
     need_types(node, frozenset({F32}))
-    named = zip(("x", "residual", "post", "comb"), node.operands, strict=True)
-    places = {name: t for name, t in named if t is not None}
-    return Program((per_element(POST, {**places, "y": node}, node.size, facts),))
+    return Program((per_element(POST, places_of(POST, node), node.size, facts),))

@@ -35,10 +35,7 @@ SOFTCAP = Kernel(
 
 CONV = Kernel("ssm_conv", SSM, ("x", "weights", "bias", "y"), ("y",), (COUNT,))
 
-CHAINS: dict[str, GroupLowering] = {
-    "rms_norm_rope": norm_rope,
-    "gated_delta_net_cpy": keep_states,
-}
+CHAINS: dict[str, GroupLowering] = {"rms_norm_rope": norm_rope, "gated_delta_net_cpy": keep_states}
 """By fusion pattern; a backend whose rows are the work of groups puts them into its own table."""
 
 

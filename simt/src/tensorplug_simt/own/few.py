@@ -23,12 +23,7 @@ GATED = tuple(f"mul_mat{id_}{scale}_glu" for id_ in ("", "_id") for scale in (""
 TEXT = "tensorplug_simt:kernels/few.k"
 """A part of kernels for few columns: scales, biases and gates after a sum."""
 _LIMITS = (("alpha", "float"), ("limit", "float"))
-_OF_A_PAIR = {
-    "scale": "gate_scale",
-    "scale2": "up_scale",
-    "bias": "gate_bias",
-    "bias2": "up_bias",
-}
+_OF_A_PAIR = {"scale": "gate_scale", "scale2": "up_scale", "bias": "gate_bias", "bias2": "up_bias"}
 """Names in groups by buffers."""
 
 

@@ -37,12 +37,7 @@ def in_f32(node: Tensor, facts: Facts) -> Program:
     """The program in f32."""
     few = shared.rows_of(node) <= 4 or _head(node) > WIDE_HEAD
     return shared.attend(
-        ATTEND,
-        node,
-        facts,
-        together=4 if few else 16,
-        items=ITEMS,
-        shortest=SHORTEST,
+        ATTEND, node, facts, together=4 if few else 16, items=ITEMS, shortest=SHORTEST
     )
 
 

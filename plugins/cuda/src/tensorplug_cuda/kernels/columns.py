@@ -7,14 +7,7 @@ from tensorplug_cuda.kernels import experts
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.product import COUNT, PRODUCTS, repeats, rounding
 from tensorplug_simt.lowering import NoKernel
-from tensorplug_simt.own.few import (
-    Few,
-    FewKernels,
-    alone,
-    followed,
-    gated,
-    kernels,
-)
+from tensorplug_simt.own.few import Few, FewKernels, alone, followed, gated, kernels
 from tensorplug_simt.program import Kernel, Launch, Program, Region, blocks_of, launch, scratch
 from tensorplug_simt.source import BYTES
 
@@ -86,11 +79,7 @@ def _program(made: Few, facts: Facts) -> Program:
 
 
 def _by_columns(
-    kernels: FewKernels,
-    made: Few,
-    x: Tensor | Region,
-    rows: int,
-    defines: dict[str, int | str],
+    kernels: FewKernels, made: Few, x: Tensor | Region, rows: int, defines: dict[str, int | str]
 ) -> Launch:
     """A group for `rows` rows of weights and some columns of `x`, or one column of each expert."""
     product, more = made.product, made.more

@@ -8,15 +8,7 @@ from tensorplug_cuda.kernels.experts import MMA_TEXT, SIDE
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.copying import copies
 from tensorplug_simt.families.product import REPEATS, may_round, repeats
-from tensorplug_simt.program import (
-    Kernel,
-    Launch,
-    Program,
-    blocks_of,
-    launch,
-    region,
-    scratch,
-)
+from tensorplug_simt.program import Kernel, Launch, Program, blocks_of, launch, region, scratch
 
 MMA_PRODUCT = Kernel("mma_product", MMA_TEXT, ("w", "x", "y"), ("y",), REPEATS, (TEXT, cores.CORES))
 NARROW, LARGE, LARGE_ITEMS = 32, 128, 256
