@@ -26,24 +26,18 @@ KEPT = 8
 @lowers("soft_max")
 def soft_max(node: Tensor, facts: Facts) -> Program:
     """Softmax of scale * x + slope * mask, sinks in the divisor only."""
+    need_types(node, frozenset({F32, F16}))
     items = group_size(node.ne[0], facts)
     kept = KEPT if not facts.wide and node.ne[0] <= KEPT * items else 0
-    return soft_max_of(SOFT_MAX, node, facts, items, KEPT=kept)
-
-
-def soft_max_of(kernel: Kernel, node: Tensor, facts: Facts, items: int, **defines: int) -> Program:
-    """The program of a node, with a group of `items` for each row."""
-    need_types(node, frozenset({F32, F16}))
     numbers: dict[str, Any] = {name: number(node, name) for name in ("scale", "max_bias")}
-    numbers["even"] = largest_power(node.ne[2])
     launch = per_row(
-        kernel,
-        places_of(kernel, node),
+        SOFT_MAX,
+        places_of(SOFT_MAX, node),
         node.ne[1:],
         facts,
         items=items,
-        defines=defines,
-        numbers=numbers,
+        defines={"KEPT": kept},
+        numbers={**numbers, "even": largest_power(node.ne[2])},
     )
     return Program((launch,))
 
