@@ -147,7 +147,7 @@ def idle(machine, devices, monkeypatch):
         ("smollm2-135m", 512, 424),
     ],
 )
-def test_token_takes_as_many_launches_as_the_readme_says(
+def test_token_takes_as_many_launches_as_the_page_of_the_inside_says(
     idle, monkeypatch, name, position, launches
 ):
     try:
@@ -166,8 +166,8 @@ def test_token_takes_as_many_launches_as_the_readme_says(
         text.decode(1)
 
     assert sum(found) == launches
-    readme = Path(__file__).parents[1] / "README.md"
-    assert re.search(rf"\b{launches}\b", readme.read_text(encoding="utf-8"))
+    page = Path(__file__).parents[1] / "INSIDE.md"
+    assert re.search(rf"\b{launches}\b", page.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("name", ["llama-q8_0", "llama-q4_0"])
