@@ -147,7 +147,7 @@ def idle(machine, devices, monkeypatch):
         ("smollm2-135m", 512, 424),
     ],
 )
-def test_token_takes_as_many_launches_as_the_page_of_the_inside_says(
+def test_token_takes_as_many_launches_as_inside_md_says(
     idle, monkeypatch, name, position, launches
 ):
     try:

@@ -42,8 +42,8 @@ LOADED = 16
 class SimtDevice(Device):
     """A device that computes what its tables lower.
 
-    Subclasses set `facts` and `total` when they are made; their memory asks `need` before it takes
-    some, and tells `count` when it has taken it and when it gives it back.
+    Subclasses set `facts`, `total` and `_memory` when they are made; their memory asks `need`
+    before it takes some, and tells `count` when it has taken it and when it gives it back.
     """
 
     total: int

@@ -6,7 +6,7 @@ from tensorplug.device import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.elements import COUNT, steps
 from tensorplug_simt.families.reduce import SUMS, parts, row_sums
-from tensorplug_simt.grids import per_element, per_row
+from tensorplug_simt.grids import per_element, per_row, places_of
 from tensorplug_simt.lowering import lowers, need_types, number
 from tensorplug_simt.program import Kernel, Program, region, scratch
 
@@ -34,7 +34,7 @@ def of_rows(node: Tensor, facts: Facts) -> Program:
 def _rows(kernel: Kernel, node: Tensor, facts: Facts, **numbers: float) -> Program:
     """A group for each row of the result."""
     need_types(node)
-    places = dict(zip(kernel.buffers, map(region, (*node.sources, node)), strict=True))
+    places = {name: region(tensor) for name, tensor in places_of(kernel, node).items()}
     defines = steps(places)
     return Program((per_row(kernel, places, node.ne[1:], facts, defines=defines, numbers=numbers),))
 

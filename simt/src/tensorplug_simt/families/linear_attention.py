@@ -8,6 +8,7 @@ from typing import Any
 from tensorplug.device import Group, Tensor, contiguous_nb
 from tensorplug.dtypes import F32
 from tensorplug_simt.facts import Facts
+from tensorplug_simt.grids import places_of
 from tensorplug_simt.lowering import NoKernel, lowers, need_type, need_types, number
 from tensorplug_simt.program import Kernel, Program, Region, blocks_of, launch, region
 
@@ -86,8 +87,7 @@ def _columns(
 ) -> Program:
     need_types(node, frozenset({F32}))
     kernel = KEEPING if more else KERNELS[node.op]
-    named = zip(kernel.buffers, (*node.sources, node), strict=not more)
-    places: dict[str, Tensor | Region] = {**dict(named), **more}
+    places: dict[str, Tensor | Region] = {**places_of(KERNELS[node.op], node), **more}
     size, heads = places["v"].ne[:2]
     if size > LARGEST:
         raise NoKernel(f"heads of {size} elements; the kernel ends at {LARGEST}")

@@ -6,7 +6,7 @@ from typing import Any
 from tensorplug.device import Group, Tensor
 from tensorplug.dtypes import F32
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.grids import Places, group_size, per_row
+from tensorplug_simt.grids import Places, group_size, per_row, places_of
 from tensorplug_simt.lowering import NoKernel, lowers, lowers_group, need_type, number
 from tensorplug_simt.program import Grid, Kernel, Program, Region, blocks_of, region
 
@@ -49,7 +49,7 @@ def norm(node: Tensor, facts: Facts) -> Program:
         "whole": int(node.op == "l2_norm"),
         "eps": number(node, "eps"),
     }
-    return _rows(NORM, {"x": node.sources[0], "y": node}, node.ne[1:], facts, numbers)
+    return _rows(NORM, places_of(NORM, node), node.ne[1:], facts, numbers)
 
 
 @lowers("group_norm")
