@@ -4,6 +4,7 @@
 // op                                      layouts and sizes        inner loops
 // MUL_MAT (mul_mat.h)                     bytes, one or few rows   product_bytes_few.h: dots8
 //                                         bytes, many rows         product_bytes_many.h: multiply_tile8
+//                                         many rows, AMX           product_tiles.h: multiply_tiles
 //                                         bytes, panels, one row   product_bytes_panels.h: panel_dots
 //                                         bytes, panels, few rows  product_bytes_panels.h: add_block8
 //                                         numbers, one row         decode.h: dots; product_halves.h: dots_of_halves

@@ -45,6 +45,9 @@ extern const Level BASELINE;
 extern const Level AVX2;
 extern const Level AVX512;
 extern const Level AVX512_BF16;
+#if defined(TP_AMX)
+extern const Level AMX;
+#endif
 #elif defined(TP_ARM64)
 extern const Level NEON;
 extern const Level NEON_DOT;

@@ -7,11 +7,13 @@
 //     AVX2, AVX-512                                          product_bytes_side_by_side.h
 //   blocks, unfolded   bytes       product_bytes_few.h       the same, up to FEW8          product_bytes_many.h
 //   f16, bf16          f16, bf16   product_halves.h          product_floats_few.h, FEW     product_floats_many.h
+//   all of these, AMX  bf16        as above                  the same, up to FEW_TILED     product_tiles.h
 //   any                f32         product_floats_few.h      the same, up to FEW           product_floats_many.h
 #pragma once
 
 #include "product_bytes_few.h"
 #include "product_bytes_side_by_side.h"
+#include "product_tiles.h"
 
 namespace {
 
@@ -39,6 +41,9 @@ template <class Held> int64_t mul_mat_held_scratch(const Node &node, int threads
 }
 
 inline void mul_mat_floats(const Node &node, Part &part) {
+#if defined(TP_TILES)
+    if (wants_bf16(node) && node.src[1].ne[1] > FEW) return mul_mat_tiles(node, fill_with_numbers, part);
+#endif
 #if defined(__AVX512BF16__)
     if (wants_bf16(node)) return mul_mat_held<Bf16Pairs>(node, part);
 #endif
@@ -46,6 +51,9 @@ inline void mul_mat_floats(const Node &node, Part &part) {
 }
 
 inline int64_t mul_mat_floats_scratch(const Node &node, int threads) {
+#if defined(TP_TILES)
+    if (wants_bf16(node) && node.src[1].ne[1] > FEW) return tiles_scratch(node, threads);
+#endif
 #if defined(__AVX512BF16__)
     if (wants_bf16(node)) return mul_mat_held_scratch<Bf16Pairs>(node, threads);
 #endif
@@ -75,6 +83,28 @@ template <int TYPE> bool is_side_by_side(const Node &node) {
 }
 #endif
 
+#if defined(TP_TILES)
+// What experts multiply stays bytes, so that the rows of one node are rounded alike.
+inline bool wants_tiles(const Node &node) { return node.op == MUL_MAT && node.src[1].ne[1] > FEW_TILED; }
+#endif
+
+// Many rows of x: as tiles of bf16 where the processor multiplies those, else as bytes.
+template <int TYPE, void (*Read)(const Operand &, const char *, int64_t, int64_t, int64_t, int64_t,
+                                 const Panel8<part_of<TYPE>()> &)>
+void mul_mat_many(const Node &node, Part &part) {
+#if defined(TP_TILES)
+    if (wants_tiles(node)) return mul_mat_tiles(node, fill_with_blocks<TYPE, Read>, part);
+#endif
+    mul_mat_bytes_many<TYPE, Read>(node, part);
+}
+
+template <int TYPE> int64_t many_scratch(const Node &node, int threads) {
+#if defined(TP_TILES)
+    if (wants_tiles(node)) return tiles_scratch(node, threads);
+#endif
+    return packed_size(node) + threads * many8_room<TYPE>(node.src[1].ne[0]);
+}
+
 template <int TYPE> void mul_mat_bytes(const Node &node, Part &part) {
     const int64_t m = node.src[1].ne[1];
 #if defined(__AVX2__)
@@ -82,10 +112,10 @@ template <int TYPE> void mul_mat_bytes(const Node &node, Part &part) {
 #endif
     if (in_panels(node.src[0])) {
         if (m == 1) return mul_mat_bytes_panels<TYPE>(node, part);
-        return mul_mat_bytes_many<TYPE, unfold_panels8<TYPE>>(node, part);
+        return mul_mat_many<TYPE, unfold_panels8<TYPE>>(node, part);
     }
     if (m <= FEW8) return mul_mat_bytes_few(node, few_bytes<TYPE>(), part);
-    mul_mat_bytes_many<TYPE, read_panel8<TYPE>>(node, part);
+    mul_mat_many<TYPE, read_panel8<TYPE>>(node, part);
 }
 
 template <int TYPE> int64_t mul_mat_bytes_scratch(const Node &node, int threads) {
@@ -95,21 +125,21 @@ template <int TYPE> int64_t mul_mat_bytes_scratch(const Node &node, int threads)
 #endif
     if (in_panels(node.src[0]) && m == 1) return threads * panel_room(k);
     if (!in_panels(node.src[0]) && m <= FEW8) return threads * few8_room(k, m);
-    return packed_size(node) + threads * many8_room<TYPE>(k);
+    return many_scratch<TYPE>(node, threads);
 }
 
 // The same for types that are unfolded, which lie in rows.
 template <int TYPE> void mul_mat_unfolded(const Node &node, Part &part) {
     constexpr int KIND = kind_of<TYPE>();
     const int64_t m = node.src[1].ne[1];
-    if (m > FEW8) return mul_mat_bytes_many<KIND, read_panel8<KIND>>(node, part);
+    if (m > FEW8) return mul_mat_many<KIND, read_panel8<KIND>>(node, part);
     mul_mat_bytes_few(node, m == 1 ? one_row_bytes<TYPE>() : several_rows_bytes<TYPE>(), part);
 }
 
 template <int KIND> int64_t mul_mat_unfolded_scratch(const Node &node, int threads) {
     const int64_t k = node.src[1].ne[0], m = node.src[1].ne[1];
     if (m <= FEW8) return threads * few8_room(k, m);
-    return packed_size(node) + threads * many8_room<KIND>(k);
+    return many_scratch<KIND>(node, threads);
 }
 
 // Bytes of a rounded row of x, for rows or panels.

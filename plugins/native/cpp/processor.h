@@ -3,6 +3,10 @@
 
 #if defined(TP_X86)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include <cstdint>
 
@@ -20,6 +24,7 @@ struct Feature {
 constexpr Feature FMA{1, 0, ECX, 12}, SAVES{1, 0, ECX, 27}, F16C{1, 0, ECX, 29}, AVX2_{7, 0, EBX, 5};
 constexpr Feature AVX512_F{7, 0, EBX, 16}, AVX512_DQ{7, 0, EBX, 17}, AVX512_BW{7, 0, EBX, 30};
 constexpr Feature AVX512_VL{7, 0, EBX, 31}, AVX512_VNNI{7, 0, ECX, 11}, AVX512_BF16_{7, 1, EAX, 5};
+constexpr Feature AMX_TILE{7, 0, EDX, 24}, AMX_BF16{7, 0, EDX, 22};
 
 inline bool has(const Feature &feature) {
     unsigned r[4];
@@ -36,6 +41,7 @@ inline bool keeps(uint32_t registers) {
 }
 
 constexpr uint32_t VECTORS_OF_256 = 0x06, VECTORS_OF_512 = 0xe6; // the latter with their masks
+constexpr uint32_t TILES = 0x60000;
 
 inline bool runs_avx2() { return keeps(VECTORS_OF_256) && has(FMA) && has(F16C) && has(AVX2_); }
 inline bool runs_avx512() {
@@ -43,6 +49,17 @@ inline bool runs_avx512() {
            has(AVX512_VL) && has(AVX512_VNNI);
 }
 inline bool runs_avx512_bf16() { return runs_avx512() && has(AVX512_BF16_); }
+
+// Tiles are large, so Linux gives them to a process that asks for them: to all its threads, those of the future too.
+inline bool runs_amx() {
+#if defined(__linux__)
+    constexpr long ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18;
+    return runs_avx512_bf16() && keeps(TILES) && has(AMX_TILE) && has(AMX_BF16) &&
+           syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+#else
+    return false; // other systems are not asked
+#endif
+}
 
 } // namespace
 #elif defined(TP_ARM64)

@@ -27,6 +27,9 @@ const Known LEVELS[] = {
     {&AVX2, runs_avx2},
     {&AVX512, runs_avx512},
     {&AVX512_BF16, runs_avx512_bf16},
+#if defined(TP_AMX)
+    {&AMX, runs_amx},
+#endif
 #elif defined(TP_ARM64)
     {&NEON, [] { return true; }},
     {&NEON_DOT, runs_neon_dot},

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
+from tensorplug.blocks import decode
 from tensorplug.device import Rounding
 from tensorplug.dtypes import (
     IQ1_M,
@@ -116,7 +117,7 @@ def test_rounding_is_declared_by_type_level_and_option(
 @pytest.mark.parametrize("dtype", [tp.F16, tp.BF16], ids=str)
 def test_weights_in_halves_are_declared_at_levels_that_round_for_them(rounding, dtype):
     node = tp.mul_mat(tp.input("w", (5, 64), dtype), tp.input("x", (3, 64), tp.F32))
-    halves = rounding.level.name in ("avx2", "avx512", "avx512_bf16")
+    halves = rounding.level.name in ("avx2", "avx512", "avx512_bf16", "amx")
 
     assert rounding.rounding(node) == (Rounding.HALVES if halves else Rounding.NONE)
 
@@ -147,18 +148,33 @@ def as_rounded(x):
     return (np.rint(groups / scales) * scales).reshape(x.shape)
 
 
+def as_bf16(x):
+    """`x` rounded to bf16, to even where it is a tie."""
+    bits = x.view(np.uint32)
+    rounded = ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32)
+    return np.where(np.isnan(x), x, rounded)
+
+
+def as_declared(stream, node, values):
+    """The same product of weights in f32, and its values as the declared rounding leaves them."""
+    w, x = values
+    decoded = decode(values[w], w.dtype, w.shape)
+    wide = tp.input("w", w.shape, tp.F32)
+    if stream.rounding(node) is Rounding.HALVES:
+        return tp.mul_mat(wide, x), {wide: as_bf16(decoded), x: as_bf16(values[x])}
+    return tp.mul_mat(wide, x), {wide: decoded, x: as_rounded(values[x])}
+
+
 @pytest.mark.parametrize("outputs", [1, 7, 70])
 @pytest.mark.parametrize("rows", [1, 2, 4, 5, 33])
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_products_are_those_of_numpy_with_rounded_values(numpy, rounding, dtype, rows, outputs):
     for k in (dtype.block, 32 * 9 if dtype.block == 32 else 1280):
         node, values = product(dtype, rows=rows, k=k, outputs=outputs)
-        w, x = values
-        rounded = {w: values[w], x: as_rounded(values[x])}
 
         found = run(rounding, node, values)
 
-        assert distance(found, run(numpy, node, rounded)) < 1e-4
+        assert distance(found, run(numpy, *as_declared(rounding, node, values))) < 1e-4
 
 
 @pytest.mark.parametrize("rows", [1, 4, 33])
@@ -174,7 +190,8 @@ def test_sums_of_the_largest_codes_do_not_overflow(numpy, rounding, dtype, byte,
 
     found = run(rounding, node, values)
 
-    np.testing.assert_allclose(found, run(numpy, node, values), rtol=1e-4, atol=1e-4)
+    wanted = run(numpy, *as_declared(rounding, node, values))
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("rows", [1, 9])
@@ -194,13 +211,7 @@ def test_nan_in_any_lane_spoils_its_row_and_no_other(rounding, bad, rows):
         assert np.isfinite(np.delete(found, row, axis=0)).all()
 
 
-def as_bf16(x):
-    """`x` rounded to bf16, to even where it is a tie."""
-    bits = x.view(np.uint32)
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32)
-
-
-ROUNDED_BF16 = {"avx512_bf16": as_bf16}
+ROUNDED_BF16 = {"avx512_bf16": as_bf16, "amx": as_bf16}
 """By level: how `x` is rounded for weights in bf16; other levels leave it as it is."""
 
 
@@ -285,12 +296,10 @@ def test_weights_in_f16_keep_what_is_not_finite(numpy, rounding, bad, at):
 @pytest.mark.parametrize("dtype", [NVFP4, Q1_0, Q2_0], ids=str)
 def test_rows_of_small_blocks_may_end_within_256_codes(numpy, rounding, dtype, blocks, rows):
     node, values = product(dtype, rows=rows, k=blocks * dtype.block, outputs=7)
-    w, x = values
-    seen = {w: values[w], x: as_rounded(values[x])}
 
     found = run(rounding, node, values)
 
-    assert distance(found, run(numpy, node, seen)) < 1e-4
+    assert distance(found, run(numpy, *as_declared(rounding, node, values))) < 1e-4
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5, 33])

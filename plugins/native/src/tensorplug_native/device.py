@@ -50,7 +50,8 @@ class NativeDevice(CPUDevice):
         *CPUDevice.options,
         Option(
             *("level", str, AUTO),
-            "instruction set of the kernels: baseline; avx2, avx512, avx512_bf16; neon, neon_dot",
+            "instruction set of the kernels: baseline; avx2, avx512, avx512_bf16, amx; neon, "
+            "neon_dot",
         ),
         Option(
             *("affinity", str, ""),

@@ -17,6 +17,7 @@ _WIDE = frozenset({Q8_0, Q4_K, Q5_K, Q6_K})
 IN_ROWS: Mapping[str, frozenset[DType]] = {
     "avx512": _WIDE,
     "avx512_bf16": _WIDE,
+    "amx": _WIDE,
 }
 """By level: types whose products read rows about as fast as panels, without a measurement."""
 

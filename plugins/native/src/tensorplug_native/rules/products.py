@@ -16,10 +16,13 @@ from tensorplug_native.rules.common import (
     dense_f32,
 )
 
-INT8_LEVELS = frozenset({"avx2", "avx512", "avx512_bf16", "neon_dot"})
-"""Those with products of bytes."""
-HALVES_LEVELS = frozenset({"avx2", "avx512", "avx512_bf16"})
-"""Those that round x to f16 for weights in f16 and bf16; the last to bf16 for several rows."""
+INT8_LEVELS = frozenset({"avx2", "avx512", "avx512_bf16", "amx", "neon_dot"})
+"""Those with products of bytes; `amx` has them for few rows of x, and of bf16 for more."""
+HALVES_LEVELS = frozenset({"avx2", "avx512", "avx512_bf16", "amx"})
+"""Those that round x to f16 for weights in f16 and bf16; the last two to bf16 for several rows."""
+
+FEW_TILED = 24
+"""Rows of x up to which blocks meet bytes at the level `amx`, as in `product_tiles.h`."""
 
 
 def rounding(node: Tensor, level: str, activations: str) -> Rounding:
@@ -29,7 +32,8 @@ def rounding(node: Tensor, level: str, activations: str) -> Rounding:
         return Rounding.NONE
     kind = node.sources[0].dtype
     if kind in BLOCKS and level in INT8_LEVELS:
-        return Rounding.BYTES
+        in_tiles = level == "amx" and node.op == "mul_mat" and node.sources[1].ne[1] > FEW_TILED
+        return Rounding.HALVES if in_tiles else Rounding.BYTES
     return Rounding.HALVES if kind in (F16, BF16) and level in HALVES_LEVELS else Rounding.NONE
 
 
