@@ -177,6 +177,19 @@ def test_products_are_those_of_numpy_with_rounded_values(numpy, rounding, dtype,
         assert distance(found, run(numpy, *as_declared(rounding, node, values))) < 1e-4
 
 
+@pytest.mark.parametrize("dtype", [tp.Q8_0, tp.Q4_K, tp.Q6_K, IQ2_XXS], ids=str)
+def test_products_of_several_matrices_with_long_rows_are_those_of_numpy(numpy, rounding, dtype):
+    rows, k, outputs = 41, 5120, 150
+    w, x = tp.input("w", (2, outputs, k), dtype), tp.input("x", (4, rows, k), tp.F32)
+    data = np.random.default_rng(4).normal(size=(4, rows, k)).astype(np.float32)
+    values = {w: stored(dtype, 2 * outputs, k).reshape(2, outputs, -1), x: data}
+    node = tp.mul_mat(w, x)
+
+    found = run(rounding, node, values)
+
+    assert distance(found, run(numpy, *as_declared(rounding, node, values))) < 1e-4
+
+
 @pytest.mark.parametrize("rows", [1, 4, 33])
 @pytest.mark.parametrize("byte", [0x00, 0x7F, 0x80, 0xFF])
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
