@@ -1,6 +1,7 @@
 """Several fake devices at once, without float64, and devices that hang."""
 
 import threading
+from collections import deque
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from tensorplug import transfer
 from tensorplug.device import order_after
 from tensorplug.device.moving import queue_read, queue_write
 from tensorplug_testing.null import NullDevice, null_devices
-from tensorplug_testing.timeline import Timeline
+from tensorplug_testing.timeline import NullEvent, Timeline
 
 SOON = 0.05
 """Seconds until a test gives up on a device that hangs."""
@@ -113,6 +114,25 @@ def test_who_waits_for_a_device_that_hangs_gets_an_error_in_the_end(pair) -> Non
         assert str(error.value) == ("acme:0: hangs: nothing was done for 0.05 s; call release()")
     assert event.done
     assert not first.record().done
+
+
+def test_event_waits_for_a_job_that_another_thread_is_about_to_run() -> None:
+    timeline = Timeline()
+    stream, done, events = timeline.stream(), list[str](), list[NullEvent]()
+
+    class Watched(deque):  # what another thread sees when it comes between two steps of this one
+        def popleft(self):
+            job = super().popleft()
+            events.append(NullEvent(stream, ""))
+            return job
+
+    stream._jobs = Watched()
+    stream.put(lambda: done.append("job"))
+    timeline.run(stream, 1)
+
+    (event,) = events
+    assert event._position == 1
+    assert (event.done, done) == (True, ["job"])
 
 
 def test_released_device_does_what_was_queued(pair) -> None:

@@ -112,14 +112,14 @@ class Stream:
         self.timeline = timeline
         self.gate = gate
         self.done = 0
+        self.queued = 0
+        """The number of jobs queued so far, including jobs that are done.
+
+        It is counted and not summed up, because another thread may run a job meanwhile.
+        """
         self._jobs: deque[tuple[Job, NullEvent | None]] = deque()
         self.busy = False
         self._error: TensorplugError | None = None
-
-    @property
-    def queued(self) -> int:
-        """The number of jobs queued so far, including jobs that are done."""
-        return self.done + len(self._jobs) + self.busy
 
     @property
     def ready(self) -> bool:
@@ -144,6 +144,7 @@ class Stream:
     def put(self, job: Job, after: "NullEvent | None" = None) -> None:
         """Queue `job`, which runs after the event `after` is reached."""
         self._jobs.append((job, after))
+        self.queued += 1
 
     def step(self) -> None:
         """Run the next job."""
