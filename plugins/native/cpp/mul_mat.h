@@ -32,18 +32,22 @@ inline bool wants_bf16(const Node &node) {
 #endif
 
 template <class Held> void mul_mat_held(const Node &node, Part &part) {
-    node.src[1].ne[1] <= FEW ? mul_mat_floats_few<Held>(node, part) : mul_mat_floats_many<Held>(node, part);
+    if (node.src[1].ne[1] <= FEW) return mul_mat_floats_few<Held>(node, part);
+#if defined(TP_TILES)
+    if constexpr (Held::HELD > 1) return mul_mat_tiles(node, fill_with_numbers, part);
+#endif
+    mul_mat_floats_many<Held>(node, part);
 }
 
 template <class Held> int64_t mul_mat_held_scratch(const Node &node, int threads) {
-    return node.src[1].ne[1] <= FEW ? floats_few_scratch<Held>(node, threads)
-                                    : floats_many_scratch<Held>(node, threads);
+    if (node.src[1].ne[1] <= FEW) return floats_few_scratch<Held>(node, threads);
+#if defined(TP_TILES)
+    if constexpr (Held::HELD > 1) return tiles_scratch(node, threads);
+#endif
+    return floats_many_scratch<Held>(node, threads);
 }
 
 inline void mul_mat_floats(const Node &node, Part &part) {
-#if defined(TP_TILES)
-    if (wants_bf16(node) && node.src[1].ne[1] > FEW) return mul_mat_tiles(node, fill_with_numbers, part);
-#endif
 #if defined(__AVX512BF16__)
     if (wants_bf16(node)) return mul_mat_held<Bf16Pairs>(node, part);
 #endif
@@ -51,9 +55,6 @@ inline void mul_mat_floats(const Node &node, Part &part) {
 }
 
 inline int64_t mul_mat_floats_scratch(const Node &node, int threads) {
-#if defined(TP_TILES)
-    if (wants_bf16(node) && node.src[1].ne[1] > FEW) return tiles_scratch(node, threads);
-#endif
 #if defined(__AVX512BF16__)
     if (wants_bf16(node)) return mul_mat_held_scratch<Bf16Pairs>(node, threads);
 #endif

@@ -297,11 +297,7 @@ void multiply_part8(int64_t m, int64_t depth, const Packed8 &x, const Panel8<par
     if (columns == COLUMNS) return tiles[m - 1](depth, x, w, c, ldc, add, soon);
     float whole[ROWS8 * COLUMNS];
     tiles[m - 1](depth, x, w, whole, COLUMNS, false, soon);
-    for (int64_t i = 0; i < m; i++) {
-        for (int64_t j = 0; j < columns; j++) {
-            c[i * ldc + j] = whole[i * COLUMNS + j] + (add ? c[i * ldc + j] : 0.0f);
-        }
-    }
+    write_sums(whole, m, columns, c, ldc, add);
 }
 
 // Elements of a panel: with their scales they stay in the second-level cache, as `PANEL` says.

@@ -99,6 +99,13 @@ template <class Held> const Tile TILES[ROWS] = {
 #endif
 };
 
+// c [rows, columns] = (or +=) sums [rows, COLUMNS].
+inline void write_sums(const float *sums, int64_t rows, int64_t columns, float *c, int64_t ldc, bool add) {
+    for (int64_t i = 0; i < rows; i++) {
+        for (int64_t j = 0; j < columns; j++) c[i * ldc + j] = sums[i * COLUMNS + j] + (add ? c[i * ldc + j] : 0.0f);
+    }
+}
+
 // As multiply_tile, for a panel of which only `columns` are wanted.
 template <class Held = Floats>
 void multiply_part(int m, int64_t depth, const float *x, const float *w, int64_t step, float *c, int64_t ldc, bool add,
@@ -106,11 +113,7 @@ void multiply_part(int m, int64_t depth, const float *x, const float *w, int64_t
     if (columns == COLUMNS) return TILES<Held>[m - 1](depth, x, w, step, c, ldc, add, soon);
     float whole[ROWS * COLUMNS];
     TILES<Held>[m - 1](depth, x, w, step, whole, COLUMNS, false, soon);
-    for (int i = 0; i < m; i++) {
-        for (int64_t j = 0; j < columns; j++) {
-            c[i * ldc + j] = whole[i * COLUMNS + j] + (add ? c[i * ldc + j] : 0.0f);
-        }
-    }
+    write_sums(whole, m, columns, c, ldc, add);
 }
 
 // How many rows make a tile, so that the tiles of m rows are of nearly one size.

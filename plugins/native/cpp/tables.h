@@ -3,9 +3,10 @@
 
 #include <cstdint>
 
-constexpr int ABI = 1834290436;
+constexpr int ABI = 1515332652;
 constexpr int SOURCES = 6;
 constexpr int64_t PANEL_ROWS = 16;
+constexpr int64_t FEW_TILED = 24;
 
 // Type numbers of GGUF.
 enum Type : int32_t {

@@ -79,7 +79,7 @@ def test_a_row_of_x_has_the_same_product_beside_one_other_and_many(dtype, level,
     values = np.random.default_rng(7).normal(size=(65, width(dtype))).astype(np.float32)
     found: dict[Rounding, list[Any]] = {}
     with device.open(threads=3, level=level, activations="int8") as stream:
-        for rows in (2, 8, 13, 33, 65):
+        for rows in (2, 8, 13, 24, 25, 33, 65):
             x = tp.input("x", (rows, width(dtype)), tp.F32)
             node = tp.mul_mat(w, x)
             some = run(stream, node, {x: values[:rows]})[:2]

@@ -13,6 +13,7 @@ import numpy as np
 
 from tensorplug.dtypes import DTYPES
 from tensorplug_native.program import (
+    FEW_TILED,
     NO_TYPE,
     NODE,
     OPERAND,
@@ -53,7 +54,8 @@ def _tables() -> str:
     return "\n".join(
         (
             f"constexpr int SOURCES = {SOURCES};",
-            f"constexpr int64_t PANEL_ROWS = {PANEL_ROWS};\n",
+            f"constexpr int64_t PANEL_ROWS = {PANEL_ROWS};",
+            f"constexpr int64_t FEW_TILED = {FEW_TILED};\n",
             "// Type numbers of GGUF.",
             _enum("Type", {**{t.name.upper(): t.id for t in DTYPES}, "NO_TYPE": NO_TYPE}),
             "// Elements and bytes of a block, by type number.",

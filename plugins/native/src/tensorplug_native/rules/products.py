@@ -6,7 +6,7 @@ from tensorplug.device import Rounding, Tensor
 from tensorplug.dtypes import BF16, F16, F32, I32
 from tensorplug_cpu.task import Task
 from tensorplug_native.encode import Draft, optional, result, rule, source
-from tensorplug_native.program import Code
+from tensorplug_native.program import FEW_TILED, Code
 from tensorplug_native.rules.common import (
     ACTIVATIONS,
     BLOCKS,
@@ -20,9 +20,6 @@ INT8_LEVELS = frozenset({"avx2", "avx512", "avx512_bf16", "amx", "neon_dot"})
 """Those with products of bytes; `amx` has them for few rows of x, and of bf16 for more."""
 HALVES_LEVELS = frozenset({"avx2", "avx512", "avx512_bf16", "amx"})
 """Those that round x to f16 for weights in f16 and bf16; the last two to bf16 for several rows."""
-
-FEW_TILED = 24
-"""Rows of x up to which blocks meet bytes at the level `amx`, as in `product_tiles.h`."""
 
 
 def rounding(node: Tensor, level: str, activations: str) -> Rounding:
