@@ -33,7 +33,7 @@ class Shared {
         token_ = token, batch_ = batch, head_ = kv_head * s_.heads;
         tokens_ = q.ne[1] - token < s_.tokens ? q.ne[1] - token : s_.tokens;
         rows_ = tokens_ * s_.heads;
-        tile_ = rows_of_tile(rows_);
+        tile_ = rows_of_tile(rows_, ROWS);
         begin();
         const int64_t kv_batch = batch / (q.ne[3] / k.ne[3]);
         for (int64_t first = 0; first < k.ne[1]; first += BLOCK) {

@@ -96,6 +96,11 @@ void mul_mat_many(const Node &node, Part &part) {
 #if defined(TP_TILES)
     if (wants_tiles(node)) return mul_mat_tiles(node, fill_with_blocks<TYPE, Read>, part);
 #endif
+#if defined(TP_PAIRS)
+    if constexpr (WIDENS<TYPE>) {
+        if (node.src[1].ne[1] > FEW_WIDENED) return mul_mat_bytes_many<TYPE, Read, 2>(node, part);
+    }
+#endif
     mul_mat_bytes_many<TYPE, Read>(node, part);
 }
 

@@ -32,7 +32,7 @@ template <class Held> int64_t floats_many_scratch(const Node &node, int threads)
 // rows of one tile.
 template <class Held> void pack(const Operand &x, float *packed, float *room, Part &part) {
     const int64_t k = x.ne[0], held = held_of<Held>(k), row_size = aligned(k * 4) / 4;
-    const int64_t m = x.ne[1], tile = rows_of_tile(m), tiles = (m + tile - 1) / tile;
+    const int64_t m = x.ne[1], tile = rows_of_tile(m, ROWS), tiles = (m + tile - 1) / tile;
     const Span all = share(tiles * x.ne[2] * x.ne[3], part);
     for (int64_t item = all.first; item < all.last; item++) {
         const int64_t matrix = item / tiles, i1 = item % tiles * tile, height = m - i1 < tile ? m - i1 : tile;
@@ -77,6 +77,34 @@ void read_panel(const RowType *type, const char *rows, int64_t step, int64_t col
     }
 }
 
+// Some rows of w from row `column` on, for matrix (i2, i3) of x, which is the `matrix`-th; (w2, w3) is that of w.
+struct PanelTurn {
+    int64_t column, columns, matrix, i2, i3, w2, w3;
+};
+
+// All of them, `width` rows at a time, as threads take them.
+class PanelTurns {
+  public:
+    PanelTurns(const Node &node, int64_t width, const Part &part)
+        : w_(node.src[0]), x_(node.src[1]), width_(width), panels_((w_.ne[1] + width - 1) / width),
+          turns_(panels_ * x_.ne[2] * x_.ne[3], 1, 1, part) {}
+
+    bool next(PanelTurn &turn) {
+        Span span;
+        if (!turns_.next(span)) return false;
+        turn.column = span.first % panels_ * width_;
+        turn.columns = w_.ne[1] - turn.column < width_ ? w_.ne[1] - turn.column : width_;
+        turn.matrix = span.first / panels_, turn.i2 = turn.matrix % x_.ne[2], turn.i3 = turn.matrix / x_.ne[2];
+        turn.w2 = turn.i2 / (x_.ne[2] / w_.ne[2]), turn.w3 = turn.i3 / (x_.ne[3] / w_.ne[3]);
+        return true;
+    }
+
+  private:
+    const Operand &w_, &x_;
+    const int64_t width_, panels_;
+    Turns turns_;
+};
+
 // Turns in which the next weights are asked for while `tiles` tiles pass, each with `steps` of them.
 inline int64_t turns_of_tiles(int64_t steps, int64_t tiles) { return SPREAD ? steps * tiles : steps; }
 
@@ -95,7 +123,7 @@ inline Next next_of_panel(const Operand &w, const char *matrix, int64_t column, 
 template <class Held> void mul_mat_floats_many(const Node &node, Part &part) {
     const Operand &w = node.src[0], &x = node.src[1], &out = node.out;
     const RowType *type = row_type(w.type);
-    const int64_t k = w.ne[0], held = held_of<Held>(k), n = w.ne[1], m = x.ne[1], tile = rows_of_tile(m);
+    const int64_t k = w.ne[0], held = held_of<Held>(k), m = x.ne[1], tile = rows_of_tile(m, ROWS);
     const int64_t all_packed = aligned(row_count(x) * held * 4);
     const int64_t own = (floats_many_scratch<Held>(node, part.threads) - all_packed) / part.threads;
     float *packed = (float *)part.scratch;
@@ -103,24 +131,21 @@ template <class Held> void mul_mat_floats_many(const Node &node, Part &part) {
     const PlainRows plain(w, (char *)room + own - PlainRows::size(w, COLUMNS));
     pack<Held>(x, packed, room, part);
     if (!part.barrier()) return;
-    const int64_t panels = (n + COLUMNS - 1) / COLUMNS;
-    Turns turns(panels * x.ne[2] * x.ne[3], 1, 1, part);
-    for (Span turn; turns.next(turn);) {
-        const int64_t item = turn.first, matrix = item / panels, i2 = matrix % x.ne[2], i3 = matrix / x.ne[2];
-        const int64_t column = item % panels * COLUMNS, columns = n - column < COLUMNS ? n - column : COLUMNS;
-        const char *weights = plain.get(column, columns, i2 / (x.ne[2] / w.ne[2]), i3 / (x.ne[3] / w.ne[3]));
+    PanelTurns turns(node, COLUMNS, part);
+    for (PanelTurn turn; turns.next(turn);) {
+        const char *weights = plain.get(turn.column, turn.columns, turn.w2, turn.w3);
         for (int64_t k0 = 0; k0 < k; k0 += PANEL * Held::HELD) {
             const int64_t depth = k - k0 < PANEL * Held::HELD ? k - k0 : PANEL * Held::HELD;
-            read_panel<Held>(type, weights, w.nb[1], columns, k0, depth, panel);
+            read_panel<Held>(type, weights, w.nb[1], turn.columns, k0, depth, panel);
             const int64_t steps = (held_of<Held>(depth) + ASK_EVERY - 1) / ASK_EVERY, tiles = (m + tile - 1) / tile;
-            Next soon = next_of_panel(w, weights, 0, columns, k0, depth, turns_of_tiles(steps, tiles));
+            Next soon = next_of_panel(w, weights, 0, turn.columns, k0, depth, turns_of_tiles(steps, tiles));
             for (int64_t j = 0; j < m; j += tile) {
                 if (part.stopped()) return;
                 const int64_t height = m - j < tile ? m - j : tile;
-                const float *xs = packed + (matrix * m + j) * held + k0 / Held::HELD * height;
-                float *c = (float *)at(out, j, i2, i3) + column;
+                const float *xs = packed + (turn.matrix * m + j) * held + k0 / Held::HELD * height;
+                float *c = (float *)at(out, j, turn.i2, turn.i3) + turn.column;
                 multiply_part<Held>((int)height, held_of<Held>(depth), xs, panel, COLUMNS, c, out.nb[1] / 4, k0 > 0,
-                                    columns, in_panels(w) ? nullptr : &soon);
+                                    turn.columns, in_panels(w) ? nullptr : &soon);
             }
         }
     }

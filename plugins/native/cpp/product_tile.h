@@ -116,9 +116,9 @@ void multiply_part(int m, int64_t depth, const float *x, const float *w, int64_t
     write_sums(whole, m, columns, c, ldc, add);
 }
 
-// How many rows make a tile, so that the tiles of m rows are of nearly one size.
-inline int64_t rows_of_tile(int64_t m) {
-    const int64_t tiles = (m + ROWS - 1) / ROWS;
+// How many rows make a tile, so that the tiles of m rows are of nearly one size and have at most `most`.
+inline int64_t rows_of_tile(int64_t m, int64_t most) {
+    const int64_t tiles = (m + most - 1) / most;
     return (m + tiles - 1) / tiles;
 }
 

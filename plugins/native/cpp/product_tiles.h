@@ -165,7 +165,7 @@ void multiply_tiles(int64_t depth, const char *x, int64_t block, const float *w,
 
 inline void mul_mat_tiles(const Node &node, Fill fill, Part &part) {
     const Operand &w = node.src[0], &x = node.src[1], &out = node.out;
-    const int64_t k = w.ne[0], n = w.ne[1], m = x.ne[1];
+    const int64_t k = w.ne[0], m = x.ne[1];
     const TiledRoom room(node);
     char *own = part.scratch + room.x + part.thread * room.own;
     float *panels = (float *)(own + room.row);
@@ -175,21 +175,18 @@ inline void mul_mat_tiles(const Node &node, Fill fill, Part &part) {
     pack_tiles(x, room, (float *)own, part);
     if (!part.barrier()) return;
     // Turns of several panels, and yet some turns for each thread.
-    const int64_t all = (n + COLUMNS - 1) / COLUMNS, each = all * x.ne[2] * x.ne[3] / (4 * part.threads);
+    const int64_t each = (w.ne[1] + COLUMNS - 1) / COLUMNS * x.ne[2] * x.ne[3] / (4 * part.threads);
     const int64_t together = each < 1 ? 1 : each < MOST_PANELS ? each : MOST_PANELS;
-    const int64_t groups = (all + together - 1) / together;
     const Tiles tiles;
-    Turns turns(groups * x.ne[2] * x.ne[3], 1, 1, part);
-    for (Span turn; turns.next(turn);) {
-        const int64_t matrix = turn.first / groups, i2 = matrix % x.ne[2], i3 = matrix / x.ne[2];
-        const int64_t first = turn.first % groups * together * COLUMNS;
-        const int64_t left = n - first < together * COLUMNS ? n - first : together * COLUMNS;
-        const char *weights = at(w, 0, i2 / (x.ne[2] / w.ne[2]), i3 / (x.ne[3] / w.ne[3]));
+    PanelTurns turns(node, together * COLUMNS, part);
+    for (PanelTurn turn; turns.next(turn);) {
+        const int64_t first = turn.column, left = turn.columns;
+        const char *weights = at(w, 0, turn.w2, turn.w3);
         for (int64_t k0 = 0; k0 < k; k0 += room.depth) {
             const int64_t depth = k - k0 < room.depth ? k - k0 : room.depth, padded = tiled(depth, TILE_DEPTH);
             for (int64_t c = 0; c < left; c += COLUMNS)
                 fill(w, weights, first + c, width(c, left), k0, depth, filling, panels + c * room.depth / 2);
-            const char *values = part.scratch + matrix * room.matrix + k0 * TILE_ROWS * 2;
+            const char *values = part.scratch + turn.matrix * room.matrix + k0 * TILE_ROWS * 2;
             const int64_t steps = tiled(left, COLUMNS) / COLUMNS * padded / TILE_DEPTH;
             Next soon = next_of_panel(w, weights, first, left, k0, depth, steps);
             for (int64_t j = 0; j < m; j += 2 * TILE_ROWS, values += 2 * room.block) {
@@ -198,7 +195,7 @@ inline void mul_mat_tiles(const Node &node, Fill fill, Part &part) {
                 const auto multiply = rows > TILE_ROWS ? multiply_tiles<2> : multiply_tiles<1>;
                 for (int64_t c = 0; c < left; c += COLUMNS) {
                     multiply(padded, values, room.block, panels + c * room.depth / 2, sums, soon);
-                    float *results = (float *)at(out, j, i2, i3) + first + c;
+                    float *results = (float *)at(out, j, turn.i2, turn.i3) + first + c;
                     write_sums(sums, rows, width(c, left), results, out.nb[1] / 4, k0 > 0);
                 }
             }
