@@ -334,11 +334,12 @@ void multiply_part8(int64_t m, int64_t depth, const Packed8 &x, const Panel8<par
                     bool add, int64_t columns, Next &soon) {
     constexpr int PART = part_of<TYPE>();
     constexpr bool MIN = Block<TYPE>::MIN;
-    constexpr int C = chain_of<TYPE>();
+    constexpr int C = chain_of<TYPE>(), MOST = MOST_ROWS8<TYPE>, FIVE = MOST < 5 ? MOST : 5;
+    // By number of rows, less one; nothing asks for more than MOST.
     static constexpr decltype(&multiply_tile8<1, PART, MIN, C, WIDTH>) tiles[ROWS8] = {
-        multiply_tile8<1, PART, MIN, C, WIDTH>, multiply_tile8<2, PART, MIN, C, WIDTH>,
-        multiply_tile8<3, PART, MIN, C, WIDTH>, multiply_tile8<4, PART, MIN, C, WIDTH>,
-        multiply_tile8<5, PART, MIN, C, WIDTH>, multiply_tile8<6, PART, MIN, C, WIDTH>,
+        multiply_tile8<1, PART, MIN, C, WIDTH>,    multiply_tile8<2, PART, MIN, C, WIDTH>,
+        multiply_tile8<3, PART, MIN, C, WIDTH>,    multiply_tile8<4, PART, MIN, C, WIDTH>,
+        multiply_tile8<FIVE, PART, MIN, C, WIDTH>, multiply_tile8<MOST, PART, MIN, C, WIDTH>,
     };
     if (columns == COLUMNS) return tiles[m - 1](depth, x, w, c, ldc, add, soon);
     float whole[ROWS8 * COLUMNS];
