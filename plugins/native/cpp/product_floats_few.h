@@ -20,8 +20,11 @@ inline int64_t packed_size(const Node &node) {
     return aligned(elements(node.src[1]) * 4);
 }
 
+// Rows of w that meet several rows of x at once, and are decoded at once: their sums fill the registers.
 #if defined(__AVX512F__)
-constexpr int64_t DECODED = 4; // rows of w that are decoded at once
+constexpr int64_t DECODED = 4;
+#elif defined(__AVX2__)
+constexpr int64_t DECODED = 3;
 #else
 constexpr int64_t DECODED = 2;
 #endif
