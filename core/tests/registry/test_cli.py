@@ -269,6 +269,7 @@ def test_doctor_in_words(shelf, run):
     assert lines[-1] == "everything works"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "problem"),
     [
@@ -308,6 +309,7 @@ def test_doctor_finds_memory_that_forgets(shelf, run):
     assert "acme:0: memory: DeviceError: 1048576 bytes did not come back as they" in result.stdout
 
 
+@pytest.mark.long
 def test_doctor_lets_pass_what_only_cannot_run_here_or_was_switched_off(shelf, run):
     shelf.add("acme-gpu")
     shelf.add("b-gpu", plugin_source(score="return tensorplug.Refusal('no B board')"), name="b")
@@ -341,6 +343,7 @@ def test_doctor_names_damaged_metadata(shelf, run):
     ]
 
 
+@pytest.mark.long
 def test_doctor_and_safe_info_say_who_stands_for_a_name_offered_twice(shelf, run):
     shelf.add("acme-plain", plugin_source(score="return 5"))
     shelf.add("acme-simd", plugin_source(score="return 20"))
