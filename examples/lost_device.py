@@ -27,10 +27,10 @@ with card.open() as fast, tp.open("cpu") as cpu:
     scheduler.add_sources({w1: lambda: first, w2: lambda: second})  # where to read weights again
     batch = np.ones((2, 4), np.float32)
     with scheduler.schedule(y) as run:
-        print("computed by", run.backend_of(y))
+        print("computed by", run.device_of(y))
         before = run.run({x: batch})[y]
         card.lose()
         after = run.run({x: batch})[y]
-        print("computed by", run.backend_of(y))
+        print("computed by", run.device_of(y))
         print("same result:", np.allclose(before, after, rtol=1e-5))
     scheduler.close()

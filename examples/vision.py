@@ -43,6 +43,6 @@ with tp.open(names[0]) as front, tp.open(names[-1]) as back:
     )
     with tp.Scheduler([front, back]).schedule(y) as run:
         for split in run.splits:
-            print(f"{run.backend_of(split.nodes[0])}: {', '.join(n.op for n in split.nodes)}")
+            print(f"{run.device_of(split.nodes[0])}: {', '.join(n.op for n in split.nodes)}")
         classes = run.run({images: bars(4)})[y]
         print("most likely classes:", classes.argmax(axis=1).tolist())

@@ -11,6 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 NOT_READ = {"tests/test_words.py"}
+PRINTED = {"pyproject.toml", "tests/tiers.toml"}
+"""Tables whose texts pytest prints."""
 
 RIDDLES = {
     r"anew": "say `again`, or name what is rebuilt",
@@ -51,8 +53,11 @@ def blank(found: re.Match[str]) -> str:
 
 def prose(name: str, text: str) -> Iterator[tuple[int, str]]:
     """The texts of a file that people read, each with the number of its first line."""
+    name = name.removesuffix(".txt")
     if name.endswith(".md"):
         yield 1, FENCE.sub(blank, text)
+    elif name.endswith(".toml"):
+        yield 1, text
     elif name.endswith(".py"):
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.COMMENT or (token.type in STRINGS and " " in token.string):
@@ -83,7 +88,10 @@ def texts() -> Iterator[tuple[str, str]]:
     ).stdout.splitlines()
     for name in listed:
         file = ROOT / name
-        if file.suffix in {".md", ".py", *C_LIKE} and name not in NOT_READ and file.is_file():
+        # A template of `tensorplug new-backend` is named as what it becomes, with `.txt` behind.
+        kind = Path(name.removesuffix(".txt")).suffix
+        read = kind in {".md", ".py", *C_LIKE} or name in PRINTED
+        if read and name not in NOT_READ and file.is_file():
             yield name, file.read_text(encoding="utf-8")
 
 
@@ -101,6 +109,8 @@ def test_no_file_has_riddles() -> None:
         ("a.py", 'raise E(f"{x} is no float")\n', 1, "is no"),
         ("a.py", "# it is no buffer\n", 1, "is no"),
         ("a.md", "# T\n\nIt runs beside it.\n", 3, "beside"),
+        ("a.toml", "x = 'runs beside y'\n", 1, "beside"),
+        ("a.py.txt", "x = 1  # built anew\n", 1, "anew"),
         ("a.cpp", "int a;\n/* x\n   so many */\n", 3, "so many"),
         ("a.k", "f(); // but for the last\n", 1, "but for"),
     ],

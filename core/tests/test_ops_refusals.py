@@ -274,6 +274,16 @@ REFUSED = {
         "concat: axis 1 of <Tensor 'x', none, f32[4]>, which has 1 dimensions; "
         "axes go from -1 to 0",
     ),
+    "sum along no dimension": (
+        lambda: tp.sum(t(4), axis=1),
+        tp.ShapeError,
+        "sum: axis 1 of <Tensor 'x', none, f32[4]>, which has 1 dimensions; axes go from -1 to 0",
+    ),
+    "number over integers": (
+        lambda: 1 / t(4, dtype=I32),
+        tp.DTypeError,
+        "/: <Tensor 'x', none, i32[4]> has type i32; 1 / x takes bf16, f16, f32",
+    ),
     "copies that do not fill": (
         lambda: tp.repeat(t(4, 3), (4, 8)),
         tp.ShapeError,

@@ -78,7 +78,7 @@ def test_the_pin_of_a_view_is_one_of_its_root(seed: int) -> None:
     x = vector()
     y = (x * 2)[2:6]
     with tp.Scheduler([first, second], parallel=True).schedule(y, pins={y: first}) as run:
-        assert run.backend_of(y.root) == "a:0"
+        assert run.device_of(y.root) == "a:0"
         np.testing.assert_array_equal(run.submit({x: X})[y], X[2:6] * 2)
 
 

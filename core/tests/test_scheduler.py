@@ -65,7 +65,7 @@ def test_node_runs_where_its_weights_are(rig: Rig) -> None:
 
     schedule = rig.scheduler.schedule(y)
 
-    assert schedule.backend_of(y) == "gpu:0"
+    assert schedule.device_of(y) == "gpu:0"
 
 
 def test_neighbours_of_accelerated_nodes_are_accelerated_too(rig: Rig) -> None:
@@ -75,13 +75,13 @@ def test_neighbours_of_accelerated_nodes_are_accelerated_too(rig: Rig) -> None:
 
     schedule = rig.scheduler.schedule(after)
 
-    assert [schedule.backend_of(t) for t in (before, after)] == ["gpu:0", "gpu:0"]
+    assert [schedule.device_of(t) for t in (before, after)] == ["gpu:0", "gpu:0"]
 
 
 def test_node_without_weights_goes_to_the_first_backend_that_reads_its_sources(rig: Rig) -> None:
     y = tp.relu(x_in())
 
-    assert rig.scheduler.schedule(y).backend_of(y) == "cpu:0"
+    assert rig.scheduler.schedule(y).device_of(y) == "cpu:0"
 
 
 def test_node_that_the_fast_device_refuses_runs_on_the_other_and_the_report_says_why() -> None:
@@ -100,13 +100,23 @@ def test_node_that_the_fast_device_refuses_runs_on_the_other_and_the_report_says
     rig.close()
 
 
+def test_report_names_weights_without_a_name_by_their_number() -> None:
+    rig = Rig(ops={"mul_mat"})
+    w = rig.fast.place("", np.eye(4, dtype=np.float32), usage=tp.WEIGHTS)
+
+    (row,) = rig.scheduler.schedule(tp.mul_mat(w, x_in())).explain().nodes
+
+    assert row.cause == f"its weights leaf #{w.serial} lie in gpu:0"
+    rig.close()
+
+
 def test_pin_survives_all_passes(rig: Rig) -> None:
     w = rig.fast.place("w", np.eye(4, dtype=np.float32), usage=tp.WEIGHTS)
     y = tp.mul_mat(w, x_in())
 
     schedule = rig.scheduler.schedule(y, pins={y: rig.slow})
 
-    assert schedule.backend_of(y) == "cpu:0"
+    assert schedule.device_of(y) == "cpu:0"
     np.testing.assert_array_equal(schedule.run({schedule.graph.inputs[0]: X})[y], X)
 
 
@@ -169,7 +179,7 @@ def test_work_on_host_weights_is_offloaded_where_the_device_wants_it() -> None:
 
     schedule = rig.scheduler.schedule(y)
 
-    assert schedule.backend_of(y) == "gpu:0"
+    assert schedule.device_of(y) == "gpu:0"
     assert schedule.explain().nodes[0].cause == "worth copying its weights"
     rig.close()
 
@@ -180,7 +190,7 @@ def test_offloading_can_be_switched_off() -> None:
     y = tp.mul_mat(w, x_in())
 
     with tp.Scheduler([rig.fast, rig.slow], offload=False) as scheduler:
-        assert scheduler.schedule(y).backend_of(y) == "cpu:0"
+        assert scheduler.schedule(y).device_of(y) == "cpu:0"
     rig.close()
 
 
@@ -188,7 +198,7 @@ def test_write_into_memory_that_lies_on_a_device_happens_there(rig: Rig) -> None
     cache = rig.fast.place("cache", np.zeros((4, 4), np.float32))
     written = tp.set_rows(cache, x_in(), tp.input("ids", (2,), tp.I32))
 
-    assert rig.scheduler.schedule([], effects=[written]).backend_of(written) == "gpu:0"
+    assert rig.scheduler.schedule([], effects=[written]).device_of(written) == "gpu:0"
 
 
 def test_node_moves_to_a_higher_backend_that_shares_its_memory() -> None:
@@ -201,7 +211,7 @@ def test_node_moves_to_a_higher_backend_that_shares_its_memory() -> None:
         with tp.Scheduler([first, last], buffer_types=kinds) as scheduler:
             schedule = scheduler.schedule(y)
 
-            assert schedule.backend_of(y) == "accel:0"
+            assert schedule.device_of(y) == "accel:0"
             assert schedule.explain().copies == ()
 
 
@@ -556,7 +566,7 @@ def test_weights_in_memory_where_no_stream_computes_are_warned_of_once(rig, capl
             with rig.scheduler.schedule(y) as schedule:
                 np.testing.assert_array_equal(schedule.run({x: X})[y], X)
 
-        home = rig.scheduler.schedule(y).backend_of(y)
+        home = rig.scheduler.schedule(y).device_of(y)
         assert [r.message for r in caplog.records if r.levelname == "WARNING"] == [
             "weights w lie in far:0, where no stream of this scheduler computes: 64 B are copied "
             f"to {home} in each run; give the scheduler a stream of far:0"
@@ -724,7 +734,7 @@ def test_only_the_experts_in_use_are_copied() -> None:
 
     result = schedule.run({x: values, ids: used})[y]
 
-    assert schedule.backend_of(y) == "gpu:0"
+    assert schedule.device_of(y) == "gpu:0"
     expected = np.stack([[weights[e] @ values[t, 0] for e in used[t]] for t in range(2)])
     np.testing.assert_allclose(result, expected, rtol=1e-5)
     moved = [e.detail for e in rig.gpu.log if e.what == "write" and e.detail in (64, 128)]

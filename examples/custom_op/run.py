@@ -18,4 +18,4 @@ for device in tp.devices():
         scheduler.schedule(y, pins={} if device.refuses(y) else {y: stream}) as run,
     ):
         found = run.run({x: values})[y].round(4)
-        print(f"{device.name}: computed by {run.backend_of(y)}, {found}")
+        print(f"{device.name}: computed by {run.device_of(y)}, {found}")

@@ -34,7 +34,7 @@ def test_run_goes_on_from_the_last_boundary_that_is_done(
     assert survived.not_later == (
         ("split 1 is not known to be done",) if survived.split != 1 else ()
     )
-    assert work.one.computed.count("mul_mat") == 2 - (schedule.backend_of(y.sources[0]) != "gpu:0")
+    assert work.one.computed.count("mul_mat") == 2 - (schedule.device_of(y.sources[0]) != "gpu:0")
 
 
 def test_state_that_grew_before_the_boundary_does_not_grow_again(rig: Any) -> None:

@@ -158,7 +158,7 @@ def test_all_devices_but_the_last_may_be_lost(rig: Any) -> None:
 
     np.testing.assert_allclose(result, CHAIN, rtol=1e-6)
     assert [b.name for b in work.scheduler.backends] == ["cpu:0"]
-    assert schedule.backend_of(y) == "cpu:0"
+    assert schedule.device_of(y) == "cpu:0"
 
 
 def test_weights_go_to_a_device_that_has_room_and_can_use_them(rig: Any) -> None:
@@ -346,7 +346,7 @@ def test_device_may_be_lost_and_taken_back_again(rig: Any) -> None:
         schedule.run({work.x: X})
         device = work.again("gpu:1")
         found = schedule.run({work.x: X})[y]
-        assert schedule.backend_of(y) == "gpu:1"
+        assert schedule.device_of(y) == "gpu:1"
         device.lose("compute")
 
         np.testing.assert_allclose(found, CHAIN, rtol=1e-6)

@@ -54,7 +54,7 @@ def test_new_backend_ends_with_a_command_that_pip_takes_for_a_folder(
 
     last = out.splitlines()[-1]
     wanted = f"pip install 'tensorplug[testing]' --editable {shown or absolute}"
-    assert last == f"{wanted} && tensorplug test --device acme"
+    assert last == f"{wanted} && tensorplug test --device acme --tier smoke"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tensorplug.cli import app
-from tensorplug.cli.commands import EXTRAS
+from tensorplug.cli.commands import KNOWN
 from tensorplug.registry.discovery import offers
 from tensorplug_testing.distributions import write_distribution
 
@@ -155,20 +155,22 @@ def test_offers_of_another_group_are_no_commands(shelf):
     assert found == []
 
 
-@pytest.mark.parametrize("name", EXTRAS)
+@pytest.mark.parametrize("name", KNOWN)
 def test_known_command_that_is_not_installed_names_its_extra(run, monkeypatch, name):
     monkeypatch.setattr("tensorplug.cli.commands.offers", lambda group: [])
 
     assert run(name, "--device", "cpu") == (
         1,
         "",
-        f"error: {name}: this command is not installed; pip install 'tensorplug[{EXTRAS[name]}]'\n",
+        f"error: {name}: this command is not installed; "
+        f"pip install 'tensorplug[{KNOWN[name].extra}]'\n",
     )
 
 
-@pytest.mark.parametrize("name", EXTRAS)
-def test_known_command_is_offered_by_its_extra(name):
-    assert name in {offer.entry.name for offer in offers("tensorplug.commands")}
+def test_commands_of_our_distributions_are_known():
+    ours = [o for o in offers("tensorplug.commands") if o.project.startswith("tensorplug-")]
+
+    assert {offer.entry.name for offer in ours} == set(KNOWN)
 
 
 def test_help_runs_no_code_of_plugins():

@@ -124,7 +124,7 @@ def test_split_weights_without_a_stream_of_their_device_are_warned_of(pair, capl
         scheduler.schedule(y) as schedule,
     ):
         result = schedule.run({x: np.ones((1, 64), np.float32)})[y]
-        home = schedule.backend_of(y)
+        home = schedule.device_of(y)
 
     assert (result == 1).all()
     assert [r.message for r in caplog.records if r.levelname == "WARNING"] == [

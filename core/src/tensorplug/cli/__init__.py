@@ -48,7 +48,10 @@ def info(
     json: Json = False,
     traceback: Traceback = False,
 ) -> None:
-    """List every installed backend with its state and every device with its memory."""
+    """List every backend with its state, and every device.
+
+    Of a device it prints the memory and what it can do.
+    """
     with plain_errors(traceback):
         registry = Registry()
         show(survey_safely(registry, timeout) if safe else survey(registry), json)
@@ -64,7 +67,10 @@ def doctor(
     json: Json = False,
     traceback: Traceback = False,
 ) -> None:
-    """Probe every backend in a separate process; exit with status 1 if something is wrong."""
+    """Probe every backend; exit with status 1 if one fails.
+
+    Each backend is probed in a process of its own.
+    """
     with plain_errors(traceback):
         diagnosis = diagnose(Registry(), timeout, device)
         show(diagnosis, json)
@@ -90,6 +96,7 @@ def explain(
     ahead: Annotated[
         int | None,
         typer.Option(
+            min=0,
             help="Arrange the work of all devices in stages that may run in parallel, looking this "
             "many nodes ahead. By default, only devices that support it do.",
         ),
@@ -126,7 +133,10 @@ def trace(
     ] = False,
     traceback: Traceback = False,
 ) -> None:
-    """Run a command and write a trace of its schedules; exits with the command's status."""
+    """Run a command and write a trace of its schedules.
+
+    Exits with the status of the command.
+    """
     with plain_errors(traceback):
         try:
             recorded = record(command, out, quiet=json)
@@ -163,7 +173,7 @@ def new_backend(
     json: Json = False,
     traceback: Traceback = False,
 ) -> None:
-    """Write a complete distribution of a new backend from a template."""
+    """Write a complete distribution of a new backend."""
     with plain_errors(traceback):
         show(scaffold(name, folder, template="template_simt" if simt else "template"), json)
 

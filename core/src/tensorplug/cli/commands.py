@@ -6,7 +6,7 @@ imported when its command is called; `tensorplug --help` imports none of them.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -25,15 +25,25 @@ SETTINGS: dict[str, Any] = {
     "rich_markup_mode": None,
 }
 """typer's settings for the command line and every subcommand: plain text, plain tracebacks."""
-EXTRAS = {
-    "certify": "testing",
-    "kernels": "testing",
-    "quantize": "quantize",
-    "simulate": "llm",
-    "support": "testing",
-    "test": "testing",
+
+
+class Known(NamedTuple):
+    """A command of another distribution that `tensorplug --help` describes without importing it."""
+
+    extra: str
+    """The extra of tensorplug that installs it."""
+    words: str
+
+
+KNOWN = {
+    "bench": Known("native", "Measure which layout of weights is faster here."),
+    "certify": Known("testing", "Run the whole conformance kit and write a report."),
+    "kernels": Known("testing", "List the kernels that a device compiles."),
+    "quantize": Known("quantize", "Write a model file with its weights in another type."),
+    "simulate": Known("llm", "Say how fast a graph would run on other machines."),
+    "support": Known("testing", "Print which types devices support for each op."),
+    "test": Known("testing", "Run the conformance kit on a device."),
 }
-"""Known commands of other distributions, and the extra of tensorplug that installs each."""
 
 
 class Commands(TyperGroup):
@@ -48,7 +58,7 @@ class Commands(TyperGroup):
         """Return a command; for a known one that is not installed, one that names its extra."""
         if cmd_name not in self.commands:
             self._add_foreign()
-        if cmd_name not in self.commands and cmd_name in EXTRAS:
+        if cmd_name not in self.commands and cmd_name in KNOWN:
             return LateCommand(cmd_name, "", partial(_not_installed, cmd_name))
         return super().get_command(ctx, cmd_name)
 
@@ -56,8 +66,9 @@ class Commands(TyperGroup):
         for offer in offers(GROUP):
             name = offer.entry.name
             if name not in self.commands:
-                words = printable(f"A command of {offer.distribution}.")
-                self.commands[name] = LateCommand(name, words, partial(load, offer))
+                ours = name in KNOWN and offer.project.startswith("tensorplug-")
+                words = KNOWN[name].words if ours else f"A command of {offer.distribution}."
+                self.commands[name] = LateCommand(name, printable(words), partial(load, offer))
 
 
 class LateCommand(TyperCommand):
@@ -95,5 +106,5 @@ def _command(name: str, function: Any) -> Any:
 
 def _not_installed(name: str) -> Any:
     raise TensorplugError(
-        f"{name}: this command is not installed; pip install 'tensorplug[{EXTRAS[name]}]'"
+        f"{name}: this command is not installed; pip install 'tensorplug[{KNOWN[name].extra}]'"
     )

@@ -42,7 +42,7 @@ class Scaffold:
                 *lines,
                 "",
                 f"pip install 'tensorplug[testing]' --editable {self._requirement}"
-                f" && tensorplug test --device {self.name}",
+                f" && tensorplug test --device {self.name} --tier smoke",
             ]
         )
 

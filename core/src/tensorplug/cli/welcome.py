@@ -1,6 +1,6 @@
 """What `tensorplug` prints without a subcommand: what is installed, and what to do with it."""
 
-from tensorplug.cli.commands import EXTRAS, GROUP
+from tensorplug.cli.commands import GROUP, KNOWN
 from tensorplug.registry import Registry
 from tensorplug.registry.candidate import State
 from tensorplug.registry.discovery import offers
@@ -30,7 +30,7 @@ def welcome(registry: Registry) -> str:
     models = any(offer.entry.name == LLM for offer in offers("console_scripts"))
     rows = [*EVERYWHERE, *(FOREIGN[name] for name in FOREIGN if name in commands)]
     rows += [MODELS] if models else []
-    missing = {EXTRAS[name]: line[1] for name, line in FOREIGN.items() if name not in commands}
+    missing = {KNOWN[name].extra: line[1] for name, line in FOREIGN.items() if name not in commands}
     missing |= {} if models else {"llm": MODELS[1]}
     missing |= {} if names else {"cpu": "compute anything"}
     lines = [f"installed backends: {', '.join(names) or 'none'}", ""]

@@ -16,10 +16,13 @@ from tensorplug.device.abilities import (
     SupportsEvents,
     SupportsFusion,
     SupportsHostImport,
+    SupportsKernelTexts,
+    SupportsNotes,
     SupportsNuma,
     SupportsOptimize,
     SupportsProfiling,
     SupportsReference,
+    SupportsSizes,
     SupportsThreadPool,
     SupportsThreads,
 )
@@ -51,6 +54,7 @@ from tensorplug.device.part import Part
 from tensorplug.device.placing import allocate, host_data, place, place_in
 from tensorplug.device.plan import Plan
 from tensorplug.device.rowids import wrong_id
+from tensorplug.dtypes import BF16, F16, F32, F64, I8, I16, I32, I64, DType
 from tensorplug.errors import (
     Aborted,
     BackendUnavailable,
@@ -70,6 +74,14 @@ from tensorplug.graph.graph import Graph
 from tensorplug.graph.tensor import Array, Place, Tensor, array_view, contiguous_nb, leaf
 
 __all__ = [
+    "BF16",
+    "F16",
+    "F32",
+    "F64",
+    "I8",
+    "I16",
+    "I32",
+    "I64",
     "Aborted",
     "Array",
     "ArrayBuffer",
@@ -80,6 +92,7 @@ __all__ = [
     "BufferType",
     "BufferUsage",
     "Capabilities",
+    "DType",
     "Device",
     "DeviceError",
     "DeviceInfo",
@@ -115,10 +128,13 @@ __all__ = [
     "SupportsEvents",
     "SupportsFusion",
     "SupportsHostImport",
+    "SupportsKernelTexts",
+    "SupportsNotes",
     "SupportsNuma",
     "SupportsOptimize",
     "SupportsProfiling",
     "SupportsReference",
+    "SupportsSizes",
     "SupportsThreadPool",
     "SupportsThreads",
     "Tensor",

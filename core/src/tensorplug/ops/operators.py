@@ -6,7 +6,7 @@ import operator
 from typing import Any
 
 from tensorplug.dtypes import BF16, F16, F32, DType
-from tensorplug.errors import OptionError, ShapeError
+from tensorplug.errors import DTypeError, OptionError, ShapeError
 from tensorplug.graph.tensor import OPERATORS, Ne, Tensor
 from tensorplug.ops import copy, elementwise, matmul, unary, view
 
@@ -90,7 +90,10 @@ def _div(a: Tensor, b: Any) -> Tensor:
 
 
 def _rdiv(a: Tensor, b: Any) -> Tensor:
-    return elementwise.div(elementwise.fill(a, _number(b, "/")), a)
+    number = _number(b, "/")
+    if a.dtype not in (BF16, F16, F32):
+        raise DTypeError(f"/: {a} has type {a.dtype.name}; {b!r} / x takes bf16, f16, f32")
+    return elementwise.div(elementwise.fill(a, number), a)
 
 
 def _pow(x: Tensor, exponent: Any) -> Tensor:

@@ -140,7 +140,7 @@ def sum(x: Tensor, axis: Axes | None = None, *, keepdims: bool = False, name: st
     (2, 1)
     """
     if axis is not None:
-        return _over_axes(SUM_ROWS, x, axis, keepdims=keepdims, name=name)
+        return _over_axes(SUM_ROWS, "sum", x, axis, keepdims=keepdims, name=name)
     if not keepdims:
         return apply(SUM, x, name=name)
     return view.reshape(apply(SUM, x), (1,) * x.rank, name=name)
@@ -164,7 +164,7 @@ def mean(x: Tensor, axis: Axes | None = None, *, keepdims: bool = False, name: s
     (3,)
     """
     every = tuple(range(x.rank)) if axis is None else axis
-    return _over_axes(MEAN, x, every, keepdims=keepdims, name=name)
+    return _over_axes(MEAN, "mean", x, every, keepdims=keepdims, name=name)
 
 
 def cumsum(x: Tensor, axis: int = -1, *, name: str = "") -> Tensor:
@@ -206,9 +206,12 @@ def argsort(x: Tensor, axis: int = -1, *, descending: bool = False, name: str = 
     return _along(ARGSORT, x, axis, descending=descending, name=name)
 
 
-def _over_axes(op: Op, x: Tensor, axes: Axes, *, keepdims: bool, name: str) -> Tensor:
-    """Apply an op that reduces each row to one element, over `axes` of `x`."""
-    over = axes_of(x, axes, op.name)
+def _over_axes(op: Op, called: str, x: Tensor, axes: Axes, *, keepdims: bool, name: str) -> Tensor:
+    """Apply an op that reduces each row to one element, over `axes` of `x`.
+
+    `called` is the function that the caller named.
+    """
+    over = axes_of(x, axes, called)
     if over == (x.rank - 1,) and keepdims:
         return apply(op, x, name=name)
     rows = _last(x, over)

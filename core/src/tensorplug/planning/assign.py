@@ -226,7 +226,7 @@ def _with_weight(node: Tensor, weight: Tensor, streams: Streams) -> Choice | Non
     kind = streams.placed_type(weight)
     for i in range(len(streams.backends)):
         if kind is not None and streams.accepts(i, kind) and streams.can(i, node):
-            return Choice(i, f"its weights {weight.name or 'are'!s} lie in {kind.name}")
+            return Choice(i, f"its weights {weight.label} lie in {kind.name}")
     return None
 
 

@@ -144,7 +144,7 @@ class Schedule(Resource):
         program = self._flight_program if self.batches > 1 else self._run_program
         return (*self.uploads, *program)
 
-    def backend_of(self, tensor: Tensor) -> str:
+    def device_of(self, tensor: Tensor) -> str:
         """Name of the device that computes or holds `tensor`."""
         if tensor not in self.planned.where:
             raise GraphError(f"{tensor}: is not part of {self!r}")

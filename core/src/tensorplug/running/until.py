@@ -13,7 +13,8 @@ T = TypeVar("T")
 def until_done(attempt: Attempt, do: Callable[[Attempt], T]) -> T:
     """Return what `do` returns for `attempt`, or for an attempt that follows it after a failure.
 
-    Runs reach recovery only here. Raises RunFailed where there is none.
+    A run that succeeds calls nothing of recovery; one that fails goes on only here. Raises
+    RunFailed where there is no recovery.
     """
     runs, following = attempt.runs, attempt
     while True:

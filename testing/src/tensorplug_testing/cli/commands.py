@@ -72,12 +72,15 @@ def kernels(
     json: Json = False,
     traceback: Traceback = False,
 ) -> None:
-    """List the kernels that a device compiles for the kit's cases, and write their sources."""
+    """List the kernels that a device compiles for the kit's cases, and write their sources.
+
+    The cases are single ops: what ops are fused into is listed in the README of tensorplug-simt.
+    """
     with plain_errors(traceback):
         found = kernels_of(device, tier, tuple(op or ()))
-        if dump is not None:
-            found.dump(dump)
         show(found, json)
+        if dump is not None:
+            typer.echo(found.dump(dump), err=json)
 
 
 def certify(

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import tensorplug
-from tensorplug.device import KernelText
-from tensorplug.device.abilities import SupportsKernelTexts
+from tensorplug.device import KernelText, SupportsKernelTexts
 from tensorplug.errors import BackendUnavailable, Unsupported
-from tensorplug.text import table
+from tensorplug.text import counted, table
 from tensorplug_testing.cases import build
 from tensorplug_testing.tiers import select
 
@@ -51,15 +50,14 @@ class Kernels:
             (name, self._first(name).file, str(len(variants)), ", ".join(sorted(self.ops[name])))
             for name, variants in sorted(self.variants.items())
         ]
-        count = sum(len(variants) for variants in self.variants.values())
-        total = f"{self.device}: {len(rows)} kernels in {count} variants"
+        parts = f"{counted(len(rows), 'kernel')} in {counted(self._variants, 'variant')}"
         texts = [self._first(name) for name in sorted(self.variants)]
         chosen = [f"{text.signature}\n  chosen by {text.lowering}" for text in texts]
         listed = table(("kernel", "file", "variants", "ops"), rows)
-        return "\n".join([*listed, "", *chosen, "", total])
+        return "\n".join([*listed, "", *chosen, "", f"{self.device}: {parts}"])
 
-    def dump(self, folder: Path) -> None:
-        """Write the source of every variant into `folder`."""
+    def dump(self, folder: Path) -> str:
+        """Write the source of every variant into `folder`; returns a line that says so."""
         folder.mkdir(parents=True, exist_ok=True)
         for variants in self.variants.values():
             for name, text in variants.items():
@@ -67,6 +65,11 @@ class Kernels:
                 defines = " ".join(f"{key}={value}" for key, value in sorted(chosen.items()))
                 head = f"// {text.signature}, {text.file}: {defines}\n"
                 (folder / name).write_text(head + text.source, encoding="utf-8")
+        return f"wrote {counted(self._variants, 'source')} into {folder}"
+
+    @property
+    def _variants(self) -> int:
+        return sum(len(variants) for variants in self.variants.values())
 
 
 def kernels(spec: str, tier: str, ops: Sequence[str] = ()) -> Kernels:
