@@ -11,8 +11,8 @@ from tensorplug_simt.dialects.metal import APPLE, metal_source
 from tensorplug_testing.tiers import select
 
 SOUND = """
-typedef struct { long off; int ne[4]; } place;
-typedef struct { place x; int count; } given;
+typedef struct { long off; int ne[4]; } region;
+typedef struct { region x; int count; } given;
 constant const uchar codes[2] = {1, 2};
 static inline float first(device const uchar* p, thread float* kept, int at) {
   const float value = *(device const float*)(p + at * 4);

@@ -6,7 +6,7 @@ from tensorplug.device import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.program import Kernel, Launch, Number, Region, blocks_of, launch
 
-Places = Mapping[str, Tensor | Region]
+Regions = Mapping[str, Tensor | Region]
 
 LARGEST = 512
 """Items of a group that takes a row; each has several elements of a row of thousands."""
@@ -14,7 +14,7 @@ EACH = 4
 """Elements of a row that are worth an item."""
 
 
-def places_of(kernel: Kernel, node: Tensor) -> dict[str, Tensor]:
+def regions_of(kernel: Kernel, node: Tensor) -> dict[str, Tensor]:
     """The operands that `node` has, by the names of the buffers of `kernel`; its result is last."""
     named = zip(kernel.buffers, (*node.operands, node), strict=True)
     return {name: tensor for name, tensor in named if tensor is not None}
@@ -32,7 +32,7 @@ def group_size(length: int, facts: Facts) -> int:
 
 def per_element(
     kernel: Kernel,
-    places: Places,
+    regions: Regions,
     count: int,
     facts: Facts,
     *,
@@ -44,7 +44,7 @@ def per_element(
     size = facts.flat_group
     return launch(
         kernel,
-        places,
+        regions,
         groups=(blocks_of(count, size),),
         local=(size,),
         defines=defines,
@@ -54,7 +54,7 @@ def per_element(
 
 def per_row(
     kernel: Kernel,
-    places: Places,
+    regions: Regions,
     rows: tuple[int, int, int],
     facts: Facts,
     *,
@@ -68,7 +68,7 @@ def per_row(
     size = items or facts.row_group
     return launch(
         kernel,
-        places,
+        regions,
         groups=rows,
         local=(size,),
         defines={"GROUP_SIZE": size, **(defines or {})},

@@ -20,7 +20,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
 )
 """Types of the numbers that a kernel may take, in its language and in NumPy's."""
 
-PLACE = np.dtype([("off", "<i8"), ("nb", "<i8", 4), ("ne", "<i4", 4)], align=True)
+REGION = np.dtype([("off", "<i8"), ("nb", "<i8", 4), ("ne", "<i4", 4)], align=True)
 """How a kernel sees a tensor: bytes to its first element, strides in bytes, sizes."""
 
 
@@ -29,7 +29,7 @@ class Kernel:
     """A kernel text: the section `name` of the resource `text`, and what it is given.
 
     It is called with one pointer to bytes for each of `buffers`, then one block of parameters: a
-    `place` for each buffer, under its name, then the `numbers` (name, kind of `KINDS`).
+    `region` for each buffer, under its name, then the `numbers` (name, kind of `KINDS`).
     `writes` names the buffers that it changes; `text` is `package:path`.
     """
 
@@ -61,7 +61,7 @@ class Kernel:
     @cached_property
     def parameters(self) -> "np.dtype[np.void]":
         """The layout of the parameter block."""
-        fields = [(name, PLACE) for name in self.buffers]
+        fields = [(name, REGION) for name in self.buffers]
         numbers = [(name, np.dtype(KINDS[kind])) for name, kind in self.numbers]
         return np.dtype([*fields, *numbers], align=True)
 
@@ -138,10 +138,10 @@ class Launch:
     def parameters(self, offsets: Mapping[str, int]) -> "np.ndarray[tuple[int], np.dtype[np.void]]":
         """The parameter block; `offsets` are bytes to the start of each region's buffer."""
         block = np.zeros(1, self.kernel.parameters)
-        for name, place in self.regions.items():
+        for name, seen in self.regions.items():
             block[name]["off"] = offsets[name]
-            block[name]["nb"] = place.nb
-            block[name]["ne"] = place.ne
+            block[name]["nb"] = seen.nb
+            block[name]["ne"] = seen.ne
         for name, number in self.numbers.items():
             block[name] = number
         return block
@@ -157,7 +157,7 @@ class Program:
 
 def launch(
     kernel: Kernel,
-    places: Mapping[str, Tensor | Region],
+    operands: Mapping[str, Tensor | Region],
     *,
     groups: Sequence[int],
     local: Sequence[int] = (1,),
@@ -166,12 +166,12 @@ def launch(
     numbers: Mapping[str, Number] | None = None,
     **more: Number,
 ) -> Launch:
-    """A launch of `kernel` on `places`; absent buffers get the first one, with sizes of 0.
+    """A launch of `kernel` on `operands`; absent buffers get the first one, with sizes of 0.
 
     Numbers come as keywords, or together as `numbers`.
     Raises ShapeError for numbers that are not the kernel's.
     """
-    regions = {n: p if isinstance(p, Region) else region(p) for n, p in places.items()}
+    regions = {n: p if isinstance(p, Region) else region(p) for n, p in operands.items()}
     first = next(iter(regions.values()))
     absent = Region(first.tensor, first.dtype, (0, 0, 0, 0), (0, 0, 0, 0), first.offset)
     ordered = {name: regions.get(name, absent) for name in kernel.buffers}
@@ -182,7 +182,7 @@ def launch(
             f"kernel {kernel.name}: takes {sorted(named)} on {kernel.buffers}, got "
             f"{sorted(given)} on {sorted(regions)}"
         )
-    used = {name: place.dtype for name, place in regions.items()}
+    used = {name: seen.dtype for name, seen in regions.items()}
     return Launch(
         kernel,
         ordered,

@@ -58,9 +58,9 @@ def _role(role: str, dtype: DType) -> str:
 
 def _parameters(kernel: Kernel) -> str:
     """The parameter block as a struct."""
-    places = "".join(f"  place {name};\n" for name in kernel.buffers)
+    regions = "".join(f"  region {name};\n" for name in kernel.buffers)
     numbers = "".join(f"  {kind} {name};\n" for name, kind in kernel.numbers)
-    return f"typedef struct {{\n{places}{numbers}}} {kernel.name}_parameters;\n"
+    return f"typedef struct {{\n{regions}{numbers}}} {kernel.name}_parameters;\n"
 
 
 def _head(kernel: Kernel, dialect: Dialect) -> str:

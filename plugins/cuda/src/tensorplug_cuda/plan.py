@@ -55,9 +55,10 @@ class CudaPlan(RecordedPlan):
     def _bind(self, launches: Sequence[tuple[Placed, ...]]) -> None:
         super()._bind(launches)
         streams = len(self.backend.sides)
-        alone = streams == 1
-        touches = map(touched, launches)
-        self._branches = one_by_one(len(launches)) if alone else spread(touches, streams)
+        if streams == 1:
+            self._branches = one_by_one(len(launches))
+        else:
+            self._branches = spread(map(touched, launches), streams)
 
     def _run(self) -> None:
         backend = self.backend

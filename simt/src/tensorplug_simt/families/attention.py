@@ -7,7 +7,7 @@ from tensorplug.device import Tensor
 from tensorplug.dtypes import BF16, F16, F32
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.softmax import SLOPE, largest_power
-from tensorplug_simt.grids import Places, per_row
+from tensorplug_simt.grids import Regions, per_row
 from tensorplug_simt.lowering import NoKernel, lowers, need_type, number
 from tensorplug_simt.program import Kernel, Launch, Program, Region, blocks_of, launch, scratch
 
@@ -95,14 +95,14 @@ def attend(
     """
     q, k, v = node.sources[:3]
     named = zip(BUFFERS[:5], node.operands, strict=True)
-    places: dict[str, Tensor | Region] = {name: t for name, t in named if t is not None}
+    regions: dict[str, Tensor | Region] = {name: t for name, t in named if t is not None}
     tiles = blocks_of(rows_of(node), together)
     share = _share(k.ne[1], tiles * k.ne[2] * q.ne[3], shortest, facts)
     splits = max(1, blocks_of(k.ne[1], share))
     part = _parts(node, splits)
     first = launch(
         kernel,
-        places | {"part": part, "y": node} if splits > 1 else places | {"y": node},
+        regions | {"part": part, "y": node} if splits > 1 else regions | {"y": node},
         groups=(tiles * splits, k.ne[2], q.ne[3]),
         local=(items,),
         defines={"ROWS": together, "DK": k.ne[0], "DV": v.ne[0], **(defines or {})},
@@ -114,7 +114,7 @@ def attend(
     )
     if splits == 1:
         return Program((first,))
-    return Program((first, _joined(node, part, places, facts)), scratch=part.nbytes)
+    return Program((first, _joined(node, part, regions, facts)), scratch=part.nbytes)
 
 
 def _share(positions: int, groups: int, shortest: int, facts: Facts) -> int:
@@ -139,6 +139,6 @@ def _parts(node: Tensor, splits: int) -> Region:
     return scratch(F32, (width + 2, splits, heads * tokens * batch, 1))
 
 
-def _joined(node: Tensor, part: Region, places: Places, facts: Facts) -> Launch:
-    sinks = {"sinks": places["sinks"]} if "sinks" in places else {}
+def _joined(node: Tensor, part: Region, regions: Regions, facts: Facts) -> Launch:
+    sinks = {"sinks": regions["sinks"]} if "sinks" in regions else {}
     return per_row(JOIN, {"part": part, "y": node, **sinks}, node.ne[1:], facts)

@@ -2,7 +2,7 @@
 
 from tensorplug.device import Tensor
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.grids import Places, per_element, places_of
+from tensorplug_simt.grids import Regions, per_element, regions_of
 from tensorplug_simt.lowering import lowers, need_types, number
 from tensorplug_simt.program import Kernel, Program, Region
 
@@ -64,10 +64,10 @@ def _raised(tensor: Tensor, axis: int = 1) -> Region:
 
 
 def _launched(
-    kernel: Kernel, places: Places, node: Tensor, facts: Facts, **numbers: int
+    kernel: Kernel, regions: Regions, node: Tensor, facts: Facts, **numbers: int
 ) -> Program:
     need_types(node)
-    return Program((per_element(kernel, places, node.size, facts, numbers=numbers),))
+    return Program((per_element(kernel, regions, node.size, facts, numbers=numbers),))
 
 
 def _filtered(
@@ -78,7 +78,7 @@ def _filtered(
     depths = {"deep": node, "filter_deep": f, "x_deep": x}
     return _launched(
         FILTERED,
-        places_of(FILTERED, node),
+        regions_of(FILTERED, node),
         node,
         facts,
         filters=counts[0],
@@ -119,16 +119,16 @@ def conv_3d(node: Tensor, facts: Facts) -> Program:
 def conv_transpose_1d(node: Tensor, facts: Facts) -> Program:
     """Each element of the result from the elements of x that reach it."""
     f, x = node.sources
-    places = {"filter": _raised(f), "x": _raised(x), "y": _raised(node)}
+    regions = {"filter": _raised(f), "x": _raised(x), "y": _raised(node)}
     steps = {name: _int(node, name) for name in ("s0", "p0", "d0")}
-    return _launched(SPREAD, places, node, facts, s1=1, **steps)
+    return _launched(SPREAD, regions, node, facts, s1=1, **steps)
 
 
 @lowers("conv_transpose_2d")
 def conv_transpose_2d(node: Tensor, facts: Facts) -> Program:
     """Each pixel of the result from the pixels of x that reach it."""
     steps = {name: _int(node, name) for name in ("s0", "s1")}
-    return _launched(SPREAD, places_of(SPREAD, node), node, facts, p0=0, d0=1, **steps)
+    return _launched(SPREAD, regions_of(SPREAD, node), node, facts, p0=0, d0=1, **steps)
 
 
 @lowers("im2col")
@@ -137,8 +137,8 @@ def im2col(node: Tensor, facts: Facts) -> Program:
     x = node.sources[1]
     if node.params["is_2d"]:
         return _windows(node, facts, 2, {"x": x, "y": node}, x_c=x.nb[2], x_n=x.nb[3])
-    places = {"x": _raised(x), "y": _raised(node, 2)}
-    return _windows(node, facts, 1, places, x_c=x.nb[1], x_n=x.nb[2])
+    regions = {"x": _raised(x), "y": _raised(node, 2)}
+    return _windows(node, facts, 1, regions, x_c=x.nb[1], x_n=x.nb[2])
 
 
 @lowers("im2col_3d")
@@ -151,13 +151,13 @@ def im2col_3d(node: Tensor, facts: Facts) -> Program:
 
 
 def _windows(
-    node: Tensor, facts: Facts, dims: int, places: Places, deep: int = 1, **strides: int
+    node: Tensor, facts: Facts, dims: int, regions: Regions, deep: int = 1, **strides: int
 ) -> Program:
     f, x = node.sources
     wide, high, depth = (*f.ne[:dims], 1, 1)[:3]
     sizes = {"filter_wide": wide, "filter_high": high, "filter_deep": depth}
     sizes |= {"deep": deep, "x_deep": x.ne[2] if dims == 3 else 1}
-    return _launched(WINDOWS, places, node, facts, **sizes, **_steps(node, dims), **strides)
+    return _launched(WINDOWS, regions, node, facts, **sizes, **_steps(node, dims), **strides)
 
 
 @lowers("im2col_back")
@@ -167,10 +167,10 @@ def im2col_back(node: Tensor, facts: Facts) -> Program:
     flat = not node.params["is_2d"]
     steps = {n: v for n, v in _steps(node, 1 if flat else 2).items() if not n.endswith("2")}
     sizes = {"filter_wide": f.ne[0], "filter_high": 1 if flat else f.ne[1]}
-    places: Places = {"grad": grad, "y": node}
+    regions: Regions = {"grad": grad, "y": node}
     if flat:
-        places = {"grad": _raised(grad, 2), "y": _raised(node)}
-    return _launched(GATHERED, places, node, facts, **sizes, **steps)
+        regions = {"grad": _raised(grad, 2), "y": _raised(node)}
+    return _launched(GATHERED, regions, node, facts, **sizes, **steps)
 
 
 @lowers("col2im_1d")
@@ -178,4 +178,4 @@ def col2im_1d(node: Tensor, facts: Facts) -> Program:
     """Each element from the pieces that cover it."""
     size = node.sources[0].ne[0] // _int(node, "oc")
     numbers = {"s0": _int(node, "s0"), "p0": _int(node, "p0"), "size": size}
-    return _launched(PIECES, places_of(PIECES, node), node, facts, **numbers)
+    return _launched(PIECES, regions_of(PIECES, node), node, facts, **numbers)

@@ -32,27 +32,27 @@ SIDE = 32
 """Elements along each side of a tile."""
 
 
-def units(place: Region) -> Region:
+def units(memory: Region) -> Region:
     """The same bytes as integers; blocks as several of them, at most of four bytes each."""
-    dtype = place.dtype
+    dtype = memory.dtype
     if not dtype.is_block:
-        return replace(place, dtype=UNITS[dtype.size])
+        return replace(memory, dtype=UNITS[dtype.size])
     size = gcd(dtype.size, 4)
-    row = dtype.row_size(place.ne[0]) // size
-    return replace(place, dtype=UNITS[size], ne=(row, *place.ne[1:]), nb=(size, *place.nb[1:]))
+    row = dtype.row_size(memory.ne[0]) // size
+    return replace(memory, dtype=UNITS[size], ne=(row, *memory.ne[1:]), nb=(size, *memory.nb[1:]))
 
 
-def is_contiguous(place: Region) -> bool:
+def is_contiguous(memory: Region) -> bool:
     """Whether the elements of a region lie in order without gaps."""
-    wanted = contiguous_nb(place.dtype, place.ne)
-    return all(n == 1 or b == w for n, b, w in zip(place.ne, place.nb, wanted, strict=True))
+    wanted = contiguous_nb(memory.dtype, memory.ne)
+    return all(n == 1 or b == w for n, b, w in zip(memory.ne, memory.nb, wanted, strict=True))
 
 
-def reshaped(place: Region, ne: Ne) -> Region | None:
+def reshaped(memory: Region, ne: Ne) -> Region | None:
     """A contiguous region with other sizes; None where there are gaps or blocks would be cut."""
-    if not is_contiguous(place) or ne[0] % place.dtype.block:
+    if not is_contiguous(memory) or ne[0] % memory.dtype.block:
         return None
-    return replace(place, ne=ne, nb=contiguous_nb(place.dtype, ne))
+    return replace(memory, ne=ne, nb=contiguous_nb(memory.dtype, ne))
 
 
 def _through_integers(x: DType, y: DType) -> bool:
@@ -109,10 +109,10 @@ def _alike(
     x: Region, y: Region, facts: Facts, defines: dict[str, int | str], *, raw: bool
 ) -> Launch:
     """One launch for two regions of one shape, merged."""
-    places = {"x": x, "y": y}
+    regions = {"x": x, "y": y}
     starts = x.nb[0] == x.dtype.size, y.nb[0] == y.dtype.size
     if all(starts) and y.ne[1:] == (1, 1, 1):
-        return _flat(places, y, facts, defines, raw=raw)
+        return _flat(regions, y, facts, defines, raw=raw)
     if all(starts) and y.ne[0] >= LONG_ROW:
         return row_copies(x, y, facts, defines)
     across = [i for i in (1, 2, 3) if x.nb[i] == x.dtype.size and y.ne[i] >= 8]
@@ -120,20 +120,20 @@ def _alike(
         return _tiles(*_turned(x, y, across[0]), facts, defines)
     if y.ne[0] >= LONG_ROW:
         return row_copies(x, y, facts, {**defines, "STEPS": 1})
-    return per_element(ANY, places, prod(y.ne), facts, defines=defines)
+    return per_element(ANY, regions, prod(y.ne), facts, defines=defines)
 
 
 def _flat(
-    places: dict[str, Region], y: Region, facts: Facts, defines: dict[str, int | str], *, raw: bool
+    regions: dict[str, Region], y: Region, facts: Facts, defines: dict[str, int | str], *, raw: bool
 ) -> Launch:
     if not raw:
-        return per_element(FLAT, places, y.ne[0], facts, defines=defines)
+        return per_element(FLAT, regions, y.ne[0], facts, defines=defines)
     count, rest = divmod(y.ne[0] * y.dtype.size, 16)
     size = facts.flat_group
     types = {"x": I8, "y": I8}
     groups = (blocks_of(count + 1, size),)
     return launch(
-        BYTES, places, groups=groups, local=(size,), types=types, defines={"RAW": 1},
+        BYTES, regions, groups=groups, local=(size,), types=types, defines={"RAW": 1},
         count=count, rest=rest,
     )  # fmt: skip
 

@@ -17,19 +17,19 @@ CHUNK = 1024
 
 def alike(
     kernel: Kernel,
-    places: Mapping[str, Tensor | Region],
+    operands: Mapping[str, Tensor | Region],
     facts: Facts,
     *,
     defines: Mapping[str, int | str] | None = None,
     numbers: Mapping[str, Number] | None = None,
     indices: bool = False,
 ) -> Launch:
-    """An item for each element of the place `y`, with the elements there of all other places.
+    """An item for each element of `y`, with the elements at the same place of all others.
 
-    The text calls these SPOT(name). Places with other sizes than `y` are the text's own matter.
+    The text calls these SPOT(name). Regions with other sizes than `y` are the text's own matter.
     `indices` says that the text asks for i0 to i3.
     """
-    regions = {n: p if isinstance(p, Region) else region(p) for n, p in places.items()}
+    regions = {n: p if isinstance(p, Region) else region(p) for n, p in operands.items()}
     y = regions["y"]
     rest = dict(defines or {})
     count = prod(y.ne)
@@ -43,7 +43,7 @@ def alike(
 
 def _in_order(
     kernel: Kernel,
-    places: Mapping[str, Region],
+    regions: Mapping[str, Region],
     facts: Facts,
     defines: Mapping[str, int | str],
     numbers: Mapping[str, Number],
@@ -51,7 +51,7 @@ def _in_order(
     items, size, chunk = _shared(int(numbers["count"]), facts)
     return launch(
         kernel,
-        places,
+        regions,
         groups=(items,),
         local=(size,),
         defines={**defines, **chunk, "FLAT": 1},
@@ -68,30 +68,30 @@ def _shared(count: int, facts: Facts) -> tuple[int, int, dict[str, int]]:
 
 def by_rows(
     kernel: Kernel,
-    places: Mapping[str, Region],
+    regions: Mapping[str, Region],
     facts: Facts,
     defines: Mapping[str, int | str],
     numbers: Mapping[str, Number],
 ) -> Launch:
-    """Groups for parts of rows of the place `y`."""
-    y = places["y"]
+    """Groups for parts of rows of the region `y`."""
+    y = regions["y"]
     parts, size, chunk = _shared(y.ne[0], facts)
     return launch(
         kernel,
-        places,
+        regions,
         groups=(y.ne[1], parts, y.ne[2] * y.ne[3]),
         local=(size,),
-        defines={**defines, **steps(places), **chunk, "ROWS": 1},
+        defines={**defines, **steps(regions), **chunk, "ROWS": 1},
         numbers={**numbers, "count": y.ne[0]},
     )
 
 
-def steps(places: Mapping[str, Region]) -> dict[str, str]:
-    """What the text calls STEP_x for each place x: the bytes between neighbours in a row."""
-    return {f"STEP_{name}": _step(name, place) for name, place in places.items()}
+def steps(regions: Mapping[str, Region]) -> dict[str, str]:
+    """What the text calls STEP_x for each region x: the bytes between neighbours in a row."""
+    return {f"STEP_{name}": _step(name, each) for name, each in regions.items()}
 
 
-def _step(name: str, place: Region) -> str:
-    if place.ne[0] == 1:
+def _step(name: str, memory: Region) -> str:
+    if memory.ne[0] == 1:
         return "0"
-    return f"{name}_bytes" if place.nb[0] == place.dtype.size else f"p.{name}.nb[0]"
+    return f"{name}_bytes" if memory.nb[0] == memory.dtype.size else f"p.{name}.nb[0]"

@@ -9,7 +9,7 @@ from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.elements import COUNT, TEXT, alike
 from tensorplug_simt.families.encode import TEXT as BLOCKS
 from tensorplug_simt.families.encode import need_encoder
-from tensorplug_simt.grids import per_element, places_of
+from tensorplug_simt.grids import per_element, regions_of
 from tensorplug_simt.lowering import NoKernel, lowers, need_type, need_types, number
 from tensorplug_simt.program import Kernel, Program
 
@@ -39,7 +39,7 @@ def unary(node: Tensor, facts: Facts) -> Program:
     """y = f(x)."""
     need_types(node)
     defines = {"FUNCTION": f"of_{node.op}"}
-    return Program((alike(UNARY, places_of(UNARY, node), facts, defines=defines),))
+    return Program((alike(UNARY, regions_of(UNARY, node), facts, defines=defines),))
 
 
 @lowers("scale")
@@ -47,7 +47,7 @@ def scale(node: Tensor, facts: Facts) -> Program:
     """y = scale * x + bias."""
     need_types(node)
     numbers = {"scale": number(node, "scale"), "bias": number(node, "bias")}
-    return Program((alike(SCALE, places_of(SCALE, node), facts, numbers=numbers),))
+    return Program((alike(SCALE, regions_of(SCALE, node), facts, numbers=numbers),))
 
 
 @lowers(*CONSTANTS)
@@ -55,9 +55,9 @@ def constant(node: Tensor, facts: Facts) -> Program:
     """y = f(x, constants)."""
     need_types(node)
     c0, c1 = (*(number(node, name) for name in CONSTANTS[node.op]), 0.0)[:2]
-    places, numbers = places_of(CONSTANT, node), {"c0": c0, "c1": c1}
+    regions, numbers = regions_of(CONSTANT, node), {"c0": c0, "c1": c1}
     defines = {"FUNCTION": f"of_{node.op}"}
-    return Program((alike(CONSTANT, places, facts, defines=defines, numbers=numbers),))
+    return Program((alike(CONSTANT, regions, facts, defines=defines, numbers=numbers),))
 
 
 @lowers("xielu")
@@ -65,7 +65,7 @@ def xielu(node: Tensor, facts: Facts) -> Program:
     """y = xielu(x)."""
     need_types(node)
     numbers = {name: number(node, name) for name in XIELU_NUMBERS}
-    return Program((alike(XIELU, places_of(XIELU, node), facts, numbers=numbers),))
+    return Program((alike(XIELU, regions_of(XIELU, node), facts, numbers=numbers),))
 
 
 @lowers(*OPERATORS)
@@ -77,16 +77,16 @@ def binary(node: Tensor, facts: Facts) -> Program:
         raise NoKernel("blocks that a transposition would split")
     if not a.dtype.is_block:
         need_type(a)
-    places = places_of(BINARY, node)
+    regions = regions_of(BINARY, node)
     if node.dtype.is_block:
         need_encoder(node.dtype)
         blocks = node.size // node.dtype.block
-        return Program((per_element(BLOCKS_ADDED, places, blocks, facts),))
+        return Program((per_element(BLOCKS_ADDED, regions, blocks, facts),))
     need_type(node)
     defines: dict[str, int | str] = {"OPERATOR": OPERATORS[node.op]}
     if 1 < b.ne[0] < a.ne[0]:
         defines["WRAP"] = 1
-    return Program((alike(BINARY, places, facts, defines=defines),))
+    return Program((alike(BINARY, regions, facts, defines=defines),))
 
 
 @lowers("add_id")
@@ -94,8 +94,8 @@ def add_id(node: Tensor, facts: Facts) -> Program:
     """y[:, i, j] = a[:, i, j] + b[:, ids[i, j]]."""
     for tensor in node.sources[:2]:
         need_type(tensor)
-    places = places_of(EXPERTS_ADDED, node)
-    return Program((alike(EXPERTS_ADDED, places, facts, indices=True),))
+    regions = regions_of(EXPERTS_ADDED, node)
+    return Program((alike(EXPERTS_ADDED, regions, facts, indices=True),))
 
 
 @lowers("arange")
@@ -110,5 +110,5 @@ def diag_mask_inf(node: Tensor, facts: Facts) -> Program:
     """Minus infinity right of diagonal n_past."""
     need_types(node)
     numbers = {"n_past": int(number(node, "n_past"))}
-    places = places_of(MASKED_INF, node)
-    return Program((alike(MASKED_INF, places, facts, numbers=numbers, indices=True),))
+    regions = regions_of(MASKED_INF, node)
+    return Program((alike(MASKED_INF, regions, facts, numbers=numbers, indices=True),))

@@ -6,7 +6,7 @@ from tensorplug.device import Tensor
 from tensorplug.ops.glu import GLU
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.elements import COUNT, TEXT, alike
-from tensorplug_simt.grids import per_element, places_of
+from tensorplug_simt.grids import per_element, regions_of
 from tensorplug_simt.lowering import lowers, need_types, number
 from tensorplug_simt.program import Kernel, Program, Region, region
 
@@ -58,7 +58,7 @@ def swiglu_oai(node: Tensor, facts: Facts) -> Program:
 def silu_back(node: Tensor, facts: Facts) -> Program:
     """Gradient of silu."""
     need_types(node)
-    return Program((alike(SILU_BACK, places_of(SILU_BACK, node), facts),))
+    return Program((alike(SILU_BACK, regions_of(SILU_BACK, node), facts),))
 
 
 @lowers("timestep_embedding")
@@ -66,6 +66,6 @@ def timestep_embedding(node: Tensor, facts: Facts) -> Program:
     """cos and sin of times, from fast to slow."""
     need_types(node)
     half, period = int(number(node, "dim")) // 2, number(node, "max_period")
-    places = places_of(TIMESTEPS, node)
+    regions = regions_of(TIMESTEPS, node)
     numbers = {"half_dim": half, "rate": log(period)}
-    return Program((per_element(TIMESTEPS, places, node.size, facts, numbers=numbers),))
+    return Program((per_element(TIMESTEPS, regions, node.size, facts, numbers=numbers),))

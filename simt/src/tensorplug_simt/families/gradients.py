@@ -6,7 +6,7 @@ from tensorplug.device import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.elements import COUNT, steps
 from tensorplug_simt.families.reduce import SUMS, parts, row_sums
-from tensorplug_simt.grids import per_element, per_row, places_of
+from tensorplug_simt.grids import per_element, per_row, regions_of
 from tensorplug_simt.lowering import lowers, need_types, number
 from tensorplug_simt.program import Kernel, Program, region, scratch
 
@@ -34,9 +34,11 @@ def of_rows(node: Tensor, facts: Facts) -> Program:
 def _rows(kernel: Kernel, node: Tensor, facts: Facts, **numbers: float) -> Program:
     """A group for each row of the result."""
     need_types(node)
-    places = {name: region(tensor) for name, tensor in places_of(kernel, node).items()}
-    defines = steps(places)
-    return Program((per_row(kernel, places, node.ne[1:], facts, defines=defines, numbers=numbers),))
+    regions = {name: region(tensor) for name, tensor in regions_of(kernel, node).items()}
+    defines = steps(regions)
+    return Program(
+        (per_row(kernel, regions, node.ne[1:], facts, defines=defines, numbers=numbers),)
+    )
 
 
 @lowers("cross_entropy_loss")
@@ -47,8 +49,8 @@ def cross_entropy_loss(node: Tensor, facts: Facts) -> Program:
     _, a, b, c = logits.ne
     rows = a * b * c
     losses = parts(rows)
-    places = {"logits": logits, "labels": labels, "y": scratch(losses.dtype, (a, b, c, 1))}
-    first = per_row(LOSSES, places, (a, b, c), facts, defines=steps(places))
+    regions = {"logits": logits, "labels": labels, "y": scratch(losses.dtype, (a, b, c, 1))}
+    first = per_row(LOSSES, regions, (a, b, c), facts, defines=steps(regions))
     last = row_sums(losses, region(node), facts, factor=-1.0 / rows)
     return Program((first, last), scratch=losses.nbytes)
 
@@ -64,5 +66,5 @@ def optimised(node: Tensor, facts: Facts) -> Program:
     """A step of AdamW or of gradient descent; the result lies over the weights."""
     need_types(node)
     kernel = ADAMW if node.op == "opt_step_adamw" else SGD
-    places = dict(zip(kernel.buffers, (*node.sources[1:], node), strict=True))
-    return Program((per_element(kernel, places, node.size, facts),))
+    regions = dict(zip(kernel.buffers, (*node.sources[1:], node), strict=True))
+    return Program((per_element(kernel, regions, node.size, facts),))

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from tensorplug.device import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.copying import LONG_ROW, PART, copies
-from tensorplug_simt.grids import per_element, per_row, places_of
+from tensorplug_simt.grids import per_element, per_row, regions_of
 from tensorplug_simt.lowering import LIMIT, NoKernel, lowers, need_types, number
 from tensorplug_simt.program import Kernel, Number, Program, Region, blocks_of, region
 
@@ -37,13 +37,15 @@ BANDS: Mapping[str, tuple[int, int]] = MappingProxyType(
 def _each_place(kernel: Kernel, node: Tensor, facts: Facts, **numbers: Number) -> Program:
     """One launch over all elements of `node`: by rows where those are long."""
     need_types(node)
-    places = places_of(kernel, node)
+    regions = regions_of(kernel, node)
     if node.ne[0] < LONG_ROW:
         numbers["parts"] = 1
-        return Program((per_element(kernel, places, node.size, facts, numbers=numbers),))
+        return Program((per_element(kernel, regions, node.size, facts, numbers=numbers),))
     numbers |= {"count": node.size, "parts": blocks_of(node.ne[0], PART)}
     grid = (node.ne[1] * int(numbers["parts"]), node.ne[2], node.ne[3])
-    return Program((per_row(kernel, places, grid, facts, defines={"PART": PART}, numbers=numbers),))
+    return Program(
+        (per_row(kernel, regions, grid, facts, defines={"PART": PART}, numbers=numbers),)
+    )
 
 
 def _counts(node: Tensor, name: str) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 from tensorplug.device import Group, Tensor, contiguous_nb
 from tensorplug.dtypes import F32
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.grids import places_of
+from tensorplug_simt.grids import regions_of
 from tensorplug_simt.lowering import NoKernel, lowers, need_type, need_types, number
 from tensorplug_simt.program import Kernel, Program, Region, blocks_of, launch, region
 
@@ -87,12 +87,12 @@ def _columns(
 ) -> Program:
     need_types(node, frozenset({F32}))
     kernel = KEEPING if more else KERNELS[node.op]
-    places: dict[str, Tensor | Region] = {**places_of(KERNELS[node.op], node), **more}
-    size, heads = places["v"].ne[:2]
+    regions: dict[str, Tensor | Region] = {**regions_of(KERNELS[node.op], node), **more}
+    size, heads = regions["v"].ne[:2]
     if size > LARGEST:
         raise NoKernel(f"heads of {size} elements; the kernel ends at {LARGEST}")
     lanes, together = (_LANES, 1) if facts.wide else (1, _TOGETHER)
     groups = (blocks_of(size, lanes * together), heads, sequences)
     defines = {"SIZE": size, "LANES": lanes}
-    made = launch(kernel, places, groups=groups, local=(together,), defines=defines, **numbers)
+    made = launch(kernel, regions, groups=groups, local=(together,), defines=defines, **numbers)
     return Program((made,))

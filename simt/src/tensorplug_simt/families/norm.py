@@ -6,7 +6,7 @@ from typing import Any
 from tensorplug.device import Group, Tensor
 from tensorplug.dtypes import F32
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.grids import Places, group_size, per_row, places_of
+from tensorplug_simt.grids import Regions, group_size, per_row, regions_of
 from tensorplug_simt.lowering import NoKernel, lowers, lowers_group, need_type, number
 from tensorplug_simt.program import Grid, Kernel, Program, Region, blocks_of, region
 
@@ -26,18 +26,18 @@ NORM_FUSED = Kernel(
 
 def _rows(
     kernel: Kernel,
-    places: Places,
+    regions: Regions,
     rows: Grid,
     facts: Facts,
     numbers: Mapping[str, Any],
     defines: Mapping[str, int] | None = None,
 ) -> Program:
     """A group for each row of `x`."""
-    for place in places.values():
-        need_type(place, frozenset({F32}))
-    items = group_size(places["x"].ne[0], facts)
+    for tensor in regions.values():
+        need_type(tensor, frozenset({F32}))
+    items = group_size(regions["x"].ne[0], facts)
     return Program(
-        (per_row(kernel, places, rows, facts, items=items, defines=defines, numbers=numbers),)
+        (per_row(kernel, regions, rows, facts, items=items, defines=defines, numbers=numbers),)
     )
 
 
@@ -49,7 +49,7 @@ def norm(node: Tensor, facts: Facts) -> Program:
         "whole": int(node.op == "l2_norm"),
         "eps": number(node, "eps"),
     }
-    return _rows(NORM, places_of(NORM, node), node.ne[1:], facts, numbers)
+    return _rows(NORM, regions_of(NORM, node), node.ne[1:], facts, numbers)
 
 
 @lowers("group_norm")
@@ -58,8 +58,8 @@ def group_norm(node: Tensor, facts: Facts) -> Program:
     together = blocks_of(node.ne[2], int(number(node, "groups")))
     groups = (blocks_of(node.ne[2], together), node.ne[3], 1)
     numbers = {"together": together, "eps": number(node, "eps")}
-    places = {"x": _planes(node.sources[0]), "y": _planes(node)}
-    return _rows(GROUP_NORM, places, groups, facts, numbers)
+    regions = {"x": _planes(node.sources[0]), "y": _planes(node)}
+    return _rows(GROUP_NORM, regions, groups, facts, numbers)
 
 
 def _planes(x: Tensor) -> Region:
@@ -80,14 +80,14 @@ def norm_fused(group: Group, facts: Facts) -> Program:
     x = group["a"] if added else group["x"]
     if added and x.ne != group["sum"].ne:
         raise NoKernel("no kernel for a sum that is larger than its first source")
-    places = {"x": x, "y": group.last}
+    regions = {"x": x, "y": group.last}
     if added:
-        places |= {"other": group["b"], "sum": group["sum"]}
-    places |= {name: group[name] for name in ("weight", "bias") if name in group}
-    for tensor in places.values():
+        regions |= {"other": group["b"], "sum": group["sum"]}
+    regions |= {name: group[name] for name in ("weight", "bias") if name in group}
+    for tensor in regions.values():
         if tensor.nb[0] != F32.size or tensor.ne[0] != normed.ne[0]:
             raise NoKernel(f"no kernel for the layout of {tensor}")
     kinds = {"ADDED": added, "SCALED": "weight" in group, "SHIFTED": "bias" in group}
     defines = {name: 1 for name, there in kinds.items() if there}
     numbers = {"centred": int(normed.op == "norm"), "eps": number(normed, "eps")}
-    return _rows(NORM_FUSED, places, normed.ne[1:], facts, numbers, defines)
+    return _rows(NORM_FUSED, regions, normed.ne[1:], facts, numbers, defines)

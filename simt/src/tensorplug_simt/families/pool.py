@@ -2,7 +2,7 @@
 
 from tensorplug.device import Tensor
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.grids import per_element, places_of
+from tensorplug_simt.grids import per_element, regions_of
 from tensorplug_simt.lowering import lowers, need_types, number
 from tensorplug_simt.program import Kernel, Program
 
@@ -35,13 +35,13 @@ def pool(node: Tensor, facts: Facts) -> Program:
     """Each result from the elements of its window."""
     need_types(node)
     dims = 1 if node.op == "pool_1d" else 2
-    places, numbers = places_of(POOLED, node), {"flat": int(dims == 1), **_window(node, dims)}
-    return Program((per_element(POOLED, places, node.size, facts, numbers=numbers),))
+    regions, numbers = regions_of(POOLED, node), {"flat": int(dims == 1), **_window(node, dims)}
+    return Program((per_element(POOLED, regions, node.size, facts, numbers=numbers),))
 
 
 @lowers("pool_2d_back")
 def pool_2d_back(node: Tensor, facts: Facts) -> Program:
     """Each element from the windows that have it."""
     need_types(node)
-    places, numbers = places_of(POOL_BACK, node), _window(node, 2)
-    return Program((per_element(POOL_BACK, places, node.size, facts, numbers=numbers),))
+    regions, numbers = regions_of(POOL_BACK, node), _window(node, 2)
+    return Program((per_element(POOL_BACK, regions, node.size, facts, numbers=numbers),))

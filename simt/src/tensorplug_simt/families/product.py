@@ -7,7 +7,7 @@ from typing import NamedTuple
 from tensorplug.device import Rounding, Tensor
 from tensorplug.dtypes import F32, F64
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.grids import Places, group_size, per_element, per_row, places_of
+from tensorplug_simt.grids import Regions, group_size, per_element, per_row, regions_of
 from tensorplug_simt.lowering import NoKernel, lowers, need_type
 from tensorplug_simt.program import Kernel, Launch, Number, Program, Region, blocks_of, launch
 from tensorplug_simt.source import BYTES
@@ -45,20 +45,20 @@ def product(node: Tensor, facts: Facts) -> Program:
     w, x = node.sources[:2]
     in_order = w.nb[0] == w.dtype.size or w.ne[0] == w.dtype.block
     many = node.op == "mul_mat" and node.size and x.ne[1] >= FEW
-    places: dict[str, Tensor | Region] = {"w": w, "x": x, "y": node}
+    regions: dict[str, Tensor | Region] = {"w": w, "x": x, "y": node}
     matrices = node.ne[2] * node.ne[3]
     if many and not facts.wide and (in_order or not w.dtype.is_block):
-        return Program((tiled(SMALL_TILE, places, matrices, repeats(w, x)),))
+        return Program((tiled(SMALL_TILE, regions, matrices, repeats(w, x)),))
     if many and facts.wide and in_order and x.dtype is F32 and x.nb[0] == F32.size:
         sides = (blocks_of(node.ne[0], PANEL_ROWS), blocks_of(node.ne[1], PANEL_COLUMNS))
         numbers = repeats(w, x)
-        return Program((per_row(PANEL, places, (*sides, matrices), facts, numbers=numbers),))
+        return Program((per_row(PANEL, regions, (*sides, matrices), facts, numbers=numbers),))
     if node.op == "mul_mat_id":
-        places["ids"] = node.sources[2]
+        regions["ids"] = node.sources[2]
     numbers = repeats(w, x if node.op == "mul_mat" else w)
     groups = (node.ne[0], node.ne[1], matrices)
     items = group_size(x.ne[0], facts)
-    return Program((per_row(PRODUCT, places, groups, facts, items=items, numbers=numbers),))
+    return Program((per_row(PRODUCT, regions, groups, facts, items=items, numbers=numbers),))
 
 
 def hadamard(node: Tensor, facts: Facts) -> Program | None:
@@ -67,12 +67,12 @@ def hadamard(node: Tensor, facts: Facts) -> Program | None:
     room = n * F32.size <= facts.local_memory
     if node.params.get("hint") != "hadamard" or not (room and node.size):
         return None
-    places = {"x": node.sources[1], "y": node}
+    regions = {"x": node.sources[1], "y": node}
     rows = (node.ne[1], node.ne[2], node.ne[3])
     items, length = group_size(n, facts), {"LENGTH": n}
     scale = {"scale": n**-0.5}
     return Program(
-        (per_row(HADAMARD, places, rows, facts, items=items, defines=length, numbers=scale),)
+        (per_row(HADAMARD, regions, rows, facts, items=items, defines=length, numbers=scale),)
     )
 
 
@@ -106,7 +106,7 @@ SMALL_TILE = Tile(64, 32, 4, 4, 32)
 
 def tiled(
     tile: Tile,
-    places: Places,
+    regions: Regions,
     matrices: int,
     numbers: Mapping[str, Number],
     *,
@@ -114,12 +114,12 @@ def tiled(
     defines: Mapping[str, int | str] | None = None,
 ) -> Launch:
     """A group for each tile of the results of `rows` rows, by default those of `x`."""
-    columns = rows or places["x"].ne[1]
+    columns = rows or regions["x"].ne[1]
     names = ("TILE_N", "TILE_M", "ITEM_N", "ITEM_M", "DEPTH")
     return launch(
         TILE,
-        places,
-        groups=(blocks_of(places["w"].ne[1], tile.n), blocks_of(columns, tile.m), matrices),
+        regions,
+        groups=(blocks_of(regions["w"].ne[1], tile.n), blocks_of(columns, tile.m), matrices),
         local=(tile.items,),
         defines={
             "GROUP_SIZE": tile.items,
@@ -134,8 +134,8 @@ def tiled(
 def out_prod(node: Tensor, facts: Facts) -> Program:
     """y[n, m] = sum over k of w[n, k] * x[m, k]."""
     need_product(node)
-    places, numbers = places_of(OUTER_PRODUCT, node), repeats(*node.sources)
-    return Program((per_element(OUTER_PRODUCT, places, node.size, facts, numbers=numbers),))
+    regions, numbers = regions_of(OUTER_PRODUCT, node), repeats(*node.sources)
+    return Program((per_element(OUTER_PRODUCT, regions, node.size, facts, numbers=numbers),))
 
 
 def may_round(node: Tensor) -> bool:

@@ -8,7 +8,7 @@ from tensorplug.dtypes import F32, I32
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.copying import is_contiguous
 from tensorplug_simt.families.elements import COUNT, steps
-from tensorplug_simt.grids import Places, per_element, per_row, places_of
+from tensorplug_simt.grids import Regions, per_element, per_row, regions_of
 from tensorplug_simt.lowering import lowers, need_types
 from tensorplug_simt.program import Kernel, Launch, Program, Region, blocks_of, region, scratch
 
@@ -37,9 +37,9 @@ def parts(count: int) -> Region:
 
 def row_sums(x: Region, y: Region, facts: Facts, *, factor: float = 1.0) -> Launch:
     """The sum of each row of `x`, times `factor`."""
-    places = {"x": x, "y": y}
+    regions = {"x": x, "y": y}
     _, a, b, c = y.ne
-    return per_row(SUMMED_ROWS, places, (a, b, c), facts, defines=steps(places), factor=factor)
+    return per_row(SUMMED_ROWS, regions, (a, b, c), facts, defines=steps(regions), factor=factor)
 
 
 @lowers("sum")
@@ -52,13 +52,13 @@ def sum_all(node: Tensor, facts: Facts) -> Program:
     length = PART_ROW if flat else max(x.ne[0], 1)
     rows = blocks_of(count, length)
     some = parts(min(max(rows, 1), MOST_PARTS))
-    places = {"x": x, "y": some}
-    defines: dict[str, int | str] = dict(steps(places))
+    regions = {"x": x, "y": some}
+    defines: dict[str, int | str] = dict(steps(regions))
     if flat:
         defines |= {"FLAT": 1, "STEP_x": "x_bytes"}
     numbers = {"count": count, "rows": rows, "length": length}
     groups = (some.ne[0], 1, 1)
-    first = per_row(SUMMED, places, groups, facts, defines=defines, numbers=numbers)
+    first = per_row(SUMMED, regions, groups, facts, defines=defines, numbers=numbers)
     return Program((first, row_sums(some, region(node), facts)), scratch=some.nbytes)
 
 
@@ -75,15 +75,15 @@ def sum_rows(node: Tensor, facts: Facts) -> Program:
 def cumsum(node: Tensor, facts: Facts) -> Program:
     """Running sums along rows."""
     need_types(node)
-    places = {"x": region(node.sources[0]), "y": region(node)}
-    return Program((per_row(CUMULATED, places, node.ne[1:], facts, defines=steps(places)),))
+    regions = {"x": region(node.sources[0]), "y": region(node)}
+    return Program((per_row(CUMULATED, regions, node.ne[1:], facts, defines=steps(regions)),))
 
 
 @lowers("argmax")
 def argmax(node: Tensor, facts: Facts) -> Program:
     """The index of the first largest element of each row."""
-    places = {"x": region(node.sources[0]), "y": region(node)}
-    return Program((per_row(LARGEST, places, (node.ne[0], 1, 1), facts, defines=steps(places)),))
+    regions = {"x": region(node.sources[0]), "y": region(node)}
+    return Program((per_row(LARGEST, regions, (node.ne[0], 1, 1), facts, defines=steps(regions)),))
 
 
 @lowers("count_equal")
@@ -94,8 +94,8 @@ def count_equal(node: Tensor, facts: Facts) -> Program:
     groups = min(max(blocks_of(count, PART_ROW), 1), MOST_PARTS)
     counts = replace(parts(groups), dtype=I32)
     first = per_row(COUNTED, {"a": a, "b": b, "y": counts}, (groups, 1, 1), facts, count=count)
-    places: Places = {"a": counts, "b": counts, "y": node}
-    last = per_row(COUNTED, places, (1, 1, 1), facts, defines={"TOTAL": 1}, count=groups)
+    regions: Regions = {"a": counts, "b": counts, "y": node}
+    last = per_row(COUNTED, regions, (1, 1, 1), facts, defines={"TOTAL": 1}, count=groups)
     return Program((first, last), scratch=counts.nbytes)
 
 
@@ -103,4 +103,4 @@ def count_equal(node: Tensor, facts: Facts) -> Program:
 def repeat_back(node: Tensor, facts: Facts) -> Program:
     """Parts that lay side by side, summed."""
     need_types(node)
-    return Program((per_element(SUMMED_BACK, places_of(SUMMED_BACK, node), node.size, facts),))
+    return Program((per_element(SUMMED_BACK, regions_of(SUMMED_BACK, node), node.size, facts),))

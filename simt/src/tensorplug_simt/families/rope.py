@@ -105,11 +105,11 @@ def _places(node: Tensor, x: Tensor | Region) -> dict[str, Tensor | Region]:
     for tensor in (node, node.sources[0]):
         need_type(tensor, frozenset({F32, F16}))
     need_type(positions, frozenset({I32}))
-    places = {"x": x, "positions": positions, "y": node}
+    regions = {"x": x, "positions": positions, "y": node}
     if factors is not None:
         need_type(factors, frozenset({F32}))
-        places["factors"] = factors
-    return places
+        regions["factors"] = factors
+    return regions
 
 
 def _defines(rows: Iterable[Tensor | Region], node: Tensor, lanes: int) -> dict[str, int | str]:

@@ -4,7 +4,7 @@ from tensorplug.device import Tensor
 from tensorplug.dtypes import FLOATS, I32, INTEGERS, DType
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.encode import need_encoder, rows_encoded
-from tensorplug_simt.grids import per_element, per_row, places_of
+from tensorplug_simt.grids import per_element, per_row, regions_of
 from tensorplug_simt.lowering import lowers, need_type
 from tensorplug_simt.program import Kernel, Program, blocks_of
 
@@ -32,8 +32,8 @@ def get_rows(node: Tensor, facts: Facts) -> Program:
     if table.has_contiguous_rows:
         defines["FLAT"] = 1
     grid = (node.ne[1] * parts, node.ne[2], node.ne[3])
-    places = places_of(TAKEN, node)
-    return Program((per_row(TAKEN, places, grid, facts, defines=defines, parts=parts),))
+    regions = regions_of(TAKEN, node)
+    return Program((per_row(TAKEN, regions, grid, facts, defines=defines, parts=parts),))
 
 
 @lowers("set_rows")
@@ -46,11 +46,11 @@ def set_rows(node: Tensor, facts: Facts) -> Program:
         need_encoder(node.dtype)
         return Program((rows_encoded(rows, ids, node, facts),))
     need_type(node, NUMBERS)
-    places = {"rows": rows, "ids": ids, "table": node}
+    regions = {"rows": rows, "ids": ids, "table": node}
     flat = rows.has_contiguous_rows and node.has_contiguous_rows
     grid = (rows.ne[1], rows.ne[2], rows.ne[3])
     defines: dict[str, int | str] = {"FLAT": 1} if flat else {}
-    return Program((per_row(PUT, places, grid, facts, defines=defines),))
+    return Program((per_row(PUT, regions, grid, facts, defines=defines),))
 
 
 @lowers("get_rows_back")
@@ -62,4 +62,4 @@ def get_rows_back(node: Tensor, facts: Facts) -> Program:
     cleared = per_element(CLEARED, {"y": node}, node.size, facts)
     if not ids.size:
         return Program((cleared,))
-    return Program((cleared, per_element(ADDED, places_of(ADDED, node), node.ne[0], facts)))
+    return Program((cleared, per_element(ADDED, regions_of(ADDED, node), node.ne[0], facts)))

@@ -5,7 +5,7 @@ from typing import Any
 from tensorplug.device import Tensor
 from tensorplug.dtypes import F16, F32
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.grids import group_size, per_row, places_of
+from tensorplug_simt.grids import group_size, per_row, regions_of
 from tensorplug_simt.lowering import lowers, need_types, number
 from tensorplug_simt.program import Kernel, Program
 
@@ -32,7 +32,7 @@ def soft_max(node: Tensor, facts: Facts) -> Program:
     numbers: dict[str, Any] = {name: number(node, name) for name in ("scale", "max_bias")}
     launch = per_row(
         SOFT_MAX,
-        places_of(SOFT_MAX, node),
+        regions_of(SOFT_MAX, node),
         node.ne[1:],
         facts,
         items=items,

@@ -3,7 +3,7 @@
 from tensorplug.device import Tensor
 from tensorplug.dtypes import F32
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.grids import places_of
+from tensorplug_simt.grids import regions_of
 from tensorplug_simt.lowering import lowers, need_types
 from tensorplug_simt.program import Kernel, Program, blocks_of, launch
 
@@ -18,5 +18,5 @@ def solve_tri(node: Tensor, facts: Facts) -> Program:
     need_types(node, frozenset({F32}))
     together = min(_TOGETHER, facts.max_group)
     groups = (blocks_of(node.ne[0], together), node.ne[2], node.ne[3])
-    places = places_of(SOLVE_TRI, node)
-    return Program((launch(SOLVE_TRI, places, groups=groups, local=(together,)),))
+    regions = regions_of(SOLVE_TRI, node)
+    return Program((launch(SOLVE_TRI, regions, groups=groups, local=(together,)),))

@@ -39,12 +39,12 @@ def in_parts(node: Tensor, facts: Facts, *, largest: int = PART) -> Program:
     items = min(ITEMS, facts.max_group, part // 2)
     parts = blocks_of(x.ne[0], part)
     keys = keys_of(x)
-    places: dict[str, Tensor | Region] = {"x": x, "y": node}
+    regions: dict[str, Tensor | Region] = {"x": x, "y": node}
     if parts > 1:
-        places["keys"] = keys
+        regions["keys"] = keys
     first = launch(
         SORT_PART,
-        places,
+        regions,
         groups=(parts * x.ne[1], x.ne[2], x.ne[3]),
         local=(items,),
         defines={"PART": part, "GROUP_SIZE": items},

@@ -3,7 +3,7 @@
 from tensorplug.device import Tensor
 from tensorplug.dtypes import F32
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.grids import per_element, places_of
+from tensorplug_simt.grids import per_element, regions_of
 from tensorplug_simt.lowering import SMALL_FLOATS, NoKernel, lowers, need_type, need_types, number
 from tensorplug_simt.program import Kernel, Program, blocks_of, launch
 
@@ -52,7 +52,7 @@ def lightning_indexer(node: Tensor, facts: Facts) -> Program:
     groups = (blocks_of(node.ne[0], together), blocks_of(tokens, _TOKENS), batch)
     scores = launch(
         INDEXER,
-        places_of(INDEXER, node),
+        regions_of(INDEXER, node),
         groups=groups,
         local=(together,),
         defines={"SIZE": size},
@@ -68,11 +68,11 @@ def dsv4_hc_comb(node: Tensor, facts: Facts) -> Program:
     streams, _, tokens, _ = node.ne
     if streams > MOST:
         raise NoKernel(f"{streams} streams; the kernel ends at {MOST}")
-    places = places_of(COMB, node)
+    regions = regions_of(COMB, node)
     rounds, eps = int(number(node, "n_iter")), number(node, "eps")
     size = {"STREAMS": streams}
     return Program(
-        (per_element(COMB, places, tokens, facts, defines=size, rounds=rounds, eps=eps),)
+        (per_element(COMB, regions, tokens, facts, defines=size, rounds=rounds, eps=eps),)
     )
 
 
@@ -80,13 +80,13 @@ def dsv4_hc_comb(node: Tensor, facts: Facts) -> Program:
 def dsv4_hc_pre(node: Tensor, facts: Facts) -> Program:
     """The sum of the streams, by weight."""
     need_types(node, frozenset({F32}))
-    places = places_of(PRE, node)
+    regions = regions_of(PRE, node)
     gated, scale = int(bool(node.params["gated"])), number(node, "scale")
-    return Program((per_element(PRE, places, node.size, facts, gated=gated, scale=scale),))
+    return Program((per_element(PRE, regions, node.size, facts, gated=gated, scale=scale),))
 
 
 @lowers("dsv4_hc_post")
 def dsv4_hc_post(node: Tensor, facts: Facts) -> Program:
     """What is added to each stream, and the streams mixed."""
     need_types(node, frozenset({F32}))
-    return Program((per_element(POST, places_of(POST, node), node.size, facts),))
+    return Program((per_element(POST, regions_of(POST, node), node.size, facts),))

@@ -3,7 +3,7 @@
 from tensorplug.device import Tensor
 from tensorplug.dtypes import F32, I32, I64
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.grids import per_element, places_of
+from tensorplug_simt.grids import per_element, regions_of
 from tensorplug_simt.lowering import NoKernel, lowers, need_type, need_types, number
 from tensorplug_simt.program import Kernel, Program, blocks_of, launch
 
@@ -27,7 +27,7 @@ SSM_SCAN = Kernel(
 def ssm_conv(node: Tensor, facts: Facts) -> Program:
     """Each channel convolved over time, looking back."""
     need_types(node, frozenset({F32}))
-    return Program((per_element(SSM_CONV, places_of(SSM_CONV, node), node.size, facts),))
+    return Program((per_element(SSM_CONV, regions_of(SSM_CONV, node), node.size, facts),))
 
 
 @lowers("ssm_scan")
@@ -40,15 +40,15 @@ def ssm_scan(node: Tensor, facts: Facts) -> Program:
     s, x = floats[:2]
     if s.ne[0] > LARGEST:
         raise NoKernel(f"{s.ne[0]} states for each element; the kernel ends at {LARGEST}")
-    places = places_of(SSM_SCAN, node)
+    regions = regions_of(SSM_SCAN, node)
     rows, slots = x.ne[0] * x.ne[1] * x.ne[3], int(number(node, "K"))
     lanes, together = (max(1, min(_LANES, s.ne[0])), 1) if facts.wide else (1, facts.flat_group)
     defines: dict[str, int | str] = {"SIZE": s.ne[0], "LANES": lanes}
-    if all(places[name].nb[0] == F32.size for name in "abc"):
+    if all(regions[name].nb[0] == F32.size for name in "abc"):
         defines["PACKED"] = 1
     scan = launch(
         SSM_SCAN,
-        places,
+        regions,
         groups=(blocks_of(rows, together),),
         local=(together,),
         defines=defines,

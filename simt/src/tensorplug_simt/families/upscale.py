@@ -4,7 +4,7 @@ import numpy as np
 
 from tensorplug.device import Tensor
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.grids import per_element, places_of
+from tensorplug_simt.grids import per_element, regions_of
 from tensorplug_simt.lowering import lowers, need_types
 from tensorplug_simt.program import Kernel, Program
 
@@ -34,6 +34,6 @@ def upscale(node: Tensor, facts: Facts) -> Program:
     mode = "antialias" if node.params["antialias"] else str(node.params["mode"])
     numbers = {f"f{dim}": factor for dim, factor in enumerate(factors)} | {"shift": shift}
     defines = {"MODE": MODES.index(mode)}
-    places = places_of(UPSCALED, node)
-    made = per_element(UPSCALED, places, node.size, facts, defines=defines, numbers=numbers)
+    regions = regions_of(UPSCALED, node)
+    made = per_element(UPSCALED, regions, node.size, facts, defines=defines, numbers=numbers)
     return Program((made,))

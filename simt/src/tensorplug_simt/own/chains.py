@@ -43,46 +43,46 @@ CHAINS: dict[str, GroupLowering] = {"rms_norm_rope": norm_rope, "gated_delta_net
 def chain(group: Group, facts: Facts) -> Program:
     """a + b1 + ... + bn, or the product, n from 2 to 8."""
     names = [name for name in ("a", *_ADDED) if name in group]
-    places = {**{name: group[name] for name in names}, "y": group.last}
-    _need_sources_that_fit(places)
+    regions = {**{name: group[name] for name in names}, "y": group.last}
+    _need_sources_that_fit(regions)
     terms = " ".join(f"WITH({name})" for name in names[1:])
     defines = {"TERMS": terms, "OPERATOR": OPERATORS[group.last.op]}
-    return Program((per_element(CHAIN, places, group.last.size, facts, defines=defines),))
+    return Program((per_element(CHAIN, regions, group.last.size, facts, defines=defines),))
 
 
 @lowers_group("snake", table=CHAINS)
 def snake(group: Group, facts: Facts) -> Program:
     """x + sin(a * x) ** 2 * inv_b."""
-    places = {**{name: group[name] for name in ("x", "a", "inv_b")}, "y": group.last}
-    _need_sources_that_fit(places)
-    return Program((per_element(SNAKE, places, group.last.size, facts),))
+    regions = {**{name: group[name] for name in ("x", "a", "inv_b")}, "y": group.last}
+    _need_sources_that_fit(regions)
+    return Program((per_element(SNAKE, regions, group.last.size, facts),))
 
 
 @lowers_group("activation_mul", table=CHAINS)
 def activation_mul(group: Group, facts: Facts) -> Program:
     """f(x) * other."""
-    places = {"x": group["x"], "gate": group["other"], "y": group.last}
-    _need_one_shape(places)
+    regions = {"x": group["x"], "gate": group["other"], "y": group.last}
+    _need_one_shape(regions)
     defines = {"FUNCTION": f"of_{group['active'].op}"}
-    return Program((alike(GATED, places, facts, defines=defines),))
+    return Program((alike(GATED, regions, facts, defines=defines),))
 
 
 @lowers_group("relu_sqr", table=CHAINS)
 def relu_sqr(group: Group, facts: Facts) -> Program:
     """relu(x) ** 2."""
-    places = {"x": group["x"], "y": group.last}
-    _need_one_shape(places)
-    return Program((alike(UNARY, places, facts, defines={"FUNCTION": "of_relu_sqr"}),))
+    regions = {"x": group["x"], "y": group.last}
+    _need_one_shape(regions)
+    return Program((alike(UNARY, regions, facts, defines={"FUNCTION": "of_relu_sqr"}),))
 
 
 @lowers_group("softcap", table=CHAINS)
 def softcap(group: Group, facts: Facts) -> Program:
     """A scaled tanh of what was scaled before."""
-    places = {"x": group["x"], "y": group.last}
-    _need_one_shape(places)
+    regions = {"x": group["x"], "y": group.last}
+    _need_one_shape(regions)
     scales = [(group[name], key) for name in ("small", "y") for key in ("scale", "bias")]
     numbers = {name: number(*of) for name, of in zip(_CAP, scales, strict=True)}
-    return Program((alike(SOFTCAP, places, facts, numbers=numbers),))
+    return Program((alike(SOFTCAP, regions, facts, numbers=numbers),))
 
 
 @lowers_group("moe_combine", table=CHAINS)
@@ -92,35 +92,35 @@ def combine(group: Group, facts: Facts) -> Program:
     taken = sum(f"v{i}" in group for i in range(MOST_EXPERTS))
     if experts.ne[3] != 1 or experts.ne[1] != taken or y.ne != (experts.ne[0], experts.ne[2], 1, 1):
         raise NoKernel(f"no kernel for {taken} of the rows of {experts}")
-    places = {"experts": experts, "weights": weights, "y": y}
-    for tensor in places.values():
+    regions = {"experts": experts, "weights": weights, "y": y}
+    for tensor in regions.values():
         need_type(tensor, frozenset({F32}))
-    return Program((per_element(COMBINE, places, y.size, facts),))
+    return Program((per_element(COMBINE, regions, y.size, facts),))
 
 
 @lowers_group("ssm_conv_silu", table=CHAINS)
 def conv(group: Group, facts: Facts) -> Program:
     """silu of a convolution over time, perhaps with a bias."""
-    places = {"x": group["x"], "weights": group["kernel"], "y": group.last}
+    regions = {"x": group["x"], "weights": group["kernel"], "y": group.last}
     if "bias" in group:
-        places["bias"] = group["bias"]
-    for tensor in places.values():
+        regions["bias"] = group["bias"]
+    for tensor in regions.values():
         need_type(tensor, frozenset({F32}))
-    return Program((per_element(CONV, places, group.last.size, facts, defines={"SILU": 1}),))
+    return Program((per_element(CONV, regions, group.last.size, facts, defines={"SILU": 1}),))
 
 
-def _need_sources_that_fit(places: dict[str, Tensor]) -> None:
+def _need_sources_that_fit(regions: dict[str, Tensor]) -> None:
     """Raise NoKernel for other types, and for results smaller than what they are made of."""
-    result = places["y"]
-    for tensor in places.values():
+    result = regions["y"]
+    for tensor in regions.values():
         need_type(tensor, frozenset({F32}))
         if any(many % few for many, few in zip(result.ne, tensor.ne, strict=True)):
             raise NoKernel(f"no kernel for a result of {result.shape} with {tensor.shape}")
 
 
-def _need_one_shape(places: dict[str, Tensor]) -> None:
+def _need_one_shape(regions: dict[str, Tensor]) -> None:
     """Raise NoKernel for other types, and for sources that come round."""
-    for tensor in places.values():
+    for tensor in regions.values():
         need_type(tensor, SMALL_FLOATS)
-        if tensor.ne != places["y"].ne:
-            raise NoKernel(f"no kernel for a result of {places['y'].shape} with {tensor.shape}")
+        if tensor.ne != regions["y"].ne:
+            raise NoKernel(f"no kernel for a result of {regions['y'].shape} with {tensor.shape}")

@@ -34,7 +34,7 @@ def groups(follow: GroupLowering, gate: GroupLowering) -> dict[str, GroupLowerin
 
 @dataclass(frozen=True, slots=True)
 class Few:
-    """A product, and `y`, the result of its group; `more` are the further places of the kernel.
+    """A product, and `y`, the result of its group; `more` are the further regions of the kernel.
 
     `defines` say how a gate is activated.
     """
@@ -76,7 +76,7 @@ def kernels(name: str, text: str, *parts: str) -> FewKernels:
     )
 
 
-def alone(node: Tensor) -> Few:
+def unfused(node: Tensor) -> Few:
     """A product that nothing follows."""
     return Few(node, node, {}, {})
 
@@ -95,8 +95,8 @@ def gated(group: Group) -> Few:
     need_product(gate)
     if (w.dtype, w.ne) != (w2.dtype, w2.ne) or gate.ne != up.ne or up.ne != y.ne:
         raise NoKernel(f"no kernel for the pair of weights {w} and {w2}")
-    places = {"w2": w2} | _floats(group, _OF_A_PAIR)
-    return Few(gate, y, places, {"OAI": 1} if y.op == "swiglu_oai" else _activation(y))
+    regions = {"w2": w2} | _floats(group, _OF_A_PAIR)
+    return Few(gate, y, regions, {"OAI": 1} if y.op == "swiglu_oai" else _activation(y))
 
 
 def _activation(y: Tensor) -> dict[str, int | str]:

@@ -26,7 +26,7 @@ KERNEL_HEAD {
   __shared__ float q[ROWS][DK];
   __shared__ float kept[32][DEPTH + 1];
   __shared__ float powers[ROWS][32];
-  PLACE  // declares batch, kv_head, kv_batch, group, tile, split, rows, start, stop
+  GROUP_WORK  // declares batch, kv_head, kv_batch, group, tile, split, rows, start, stop
   const int warp = ITEM_X / 32, lane = ITEM_X % 32;
   for (int i = ITEM_X; i < ROWS * DK; i += 32 * WARPS) {  // queries times the scale
     const int r = i / DK, e = i % DK;

@@ -46,7 +46,7 @@ KERNEL_HEAD {
 #define QUERIES(e) UNROLLED for (int i = 0; i < 4; i++) a[i] = q[(e) / 16][i];
 #endif
   COPIES  // declares what COPY_QUAD and COPIED use
-  PLACE  // declares batch, kv_head, kv_batch, group, tile, split, rows, start, stop
+  GROUP_WORK  // declares batch, kv_head, kv_batch, group, tile, split, rows, start, stop
   const int warp = ITEM_X / 32, lane = ITEM_X % 32;
   const int side = warp % SIDES, own = warp / SIDES * 16, high = lane / 4, low = lane % 4;
   const int k_quads = HAS_QUADS(k), v_quads = HAS_QUADS(v);

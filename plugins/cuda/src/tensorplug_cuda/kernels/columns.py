@@ -7,7 +7,7 @@ from tensorplug_cuda.kernels import experts
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.product import COUNT, PRODUCTS, repeats, rounding
 from tensorplug_simt.lowering import NoKernel
-from tensorplug_simt.own.few import Few, FewKernels, alone, followed, gated, kernels
+from tensorplug_simt.own.few import Few, FewKernels, followed, gated, kernels, unfused
 from tensorplug_simt.program import Kernel, Launch, Program, Region, blocks_of, launch, scratch
 from tensorplug_simt.source import BYTES
 
@@ -33,7 +33,7 @@ STEP = 32
 
 def few(node: Tensor, facts: Facts) -> Program:
     """The program of a product with elements."""
-    return _program(alone(node), rounding(facts, node))
+    return _program(unfused(node), rounding(facts, node))
 
 
 def follow(group: Group, facts: Facts) -> Program:
@@ -84,10 +84,10 @@ def _by_columns(
     """A group for `rows` rows of weights and some columns of `x`, or one column of each expert."""
     product, more = made.product, made.more
     w = product.sources[0]
-    places: dict[str, Tensor | Region] = {"w": w, "x": x, **more, "y": made.y}
+    regions: dict[str, Tensor | Region] = {"w": w, "x": x, **more, "y": made.y}
     numbers: dict[str, int | float] = {"repeat2": 1, "repeat3": 1}
     if product.op == "mul_mat_id":
-        places["ids"], columns, defines = product.sources[2], 1, {**defines, "EXPERTS": 1}
+        regions["ids"], columns, defines = product.sources[2], 1, {**defines, "EXPERTS": 1}
         grid = (product.ne[1], product.ne[2])
     else:
         most = GATED_COLUMNS if "w2" in more else COLUMNS
@@ -95,7 +95,7 @@ def _by_columns(
         grid = (blocks_of(x.ne[1], columns), product.ne[2] * product.ne[3])
     return launch(
         kernels.of(made),
-        places,
+        regions,
         groups=(blocks_of(w.ne[1], rows), *grid),
         local=(ITEMS,),
         defines={**defines, **made.defines, "COLUMNS": columns},

@@ -58,18 +58,18 @@ def _program(group: Group, kind: dict[str, int | str], numbers: dict[str, float]
     need_type(weights, frozenset({F32}))
     need_type(ids, frozenset({I32}))
     ne = (chosen, tokens, 1, 1)
-    places: dict[str, Tensor | Region] = {
+    regions: dict[str, Tensor | Region] = {
         "logits": logits,
         "ids": ids,
         "weights": Region(weights, F32, ne, contiguous_nb(F32, ne)),
     }
     if "bias" in group:
-        places["bias"] = _bias(group["bias"], experts)
+        regions["bias"] = _bias(group["bias"], experts)
     usual = {"sharpness": 1.0, "late": 1.0, "least": -inf, "most": inf, "scale": 1.0, "shift": 0.0}
     kept = 1 << (blocks_of(experts, WARP) - 1).bit_length()
     routed = launch(
         ROUTE,
-        places,
+        regions,
         groups=(tokens,),
         local=(WARP,),
         defines={"KEPT": kept, **kind},

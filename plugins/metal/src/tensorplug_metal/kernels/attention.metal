@@ -57,7 +57,7 @@ KERNEL_HEAD {
   LOCAL float tops[SIMDGROUPS][ROWS];
   LOCAL float totals[SIMDGROUPS][ROWS];
   LOCAL float found[SIMDGROUPS][ROWS][DV];
-  PLACE  // declares batch, kv_head, kv_batch, group, tile, split, rows, start, stop
+  GROUP_WORK  // declares batch, kv_head, kv_batch, group, tile, split, rows, start, stop
   const int simdgroup = ITEM_X / 32, lane = ITEM_X % 32;
   // Whether the layout lets a lane read four elements at once.
 #ifdef K_FOUR
@@ -185,7 +185,7 @@ KERNEL_HEAD {
   LOCAL float powers[ROWS * 32];
   LOCAL float shrinks[SIMDGROUPS * 64];
   LOCAL int seen[SIMDGROUPS];
-  PLACE  // declares batch, kv_head, kv_batch, group, tile, split, rows, start, stop
+  GROUP_WORK  // declares batch, kv_head, kv_batch, group, tile, split, rows, start, stop
   const int simdgroup = ITEM_X / 32, lane = ITEM_X % 32;
   for (int i = ITEM_X; i < ROWS * WIDTH; i += 32 * SIMDGROUPS) {  // queries times the scale
     const int r = i / WIDTH, e = i % WIDTH;

@@ -4,7 +4,7 @@ from tensorplug.device import Group, Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.product import REPEATS, hadamard, need_product, repeats
 from tensorplug_simt.lowering import NoKernel
-from tensorplug_simt.own.few import Few, alone, followed, gated, kernels
+from tensorplug_simt.own.few import Few, followed, gated, kernels, unfused
 from tensorplug_simt.program import Kernel, Launch, Program, Region, blocks_of, launch
 from tensorplug_simt.source import BYTES
 
@@ -33,7 +33,7 @@ def mul_mat(node: Tensor, facts: Facts) -> Program:
     if transform := hadamard(node, facts):
         return transform
     if x.ne[1] <= FEW_COLUMNS or not _has_rows(w):
-        return Program((_by_rows(alone(node)),))
+        return Program((_by_rows(unfused(node)),))
     groups = (*map(blocks_of, node.ne[:2], TILE), node.ne[2] * node.ne[3])
     tiled = launch(
         TILED_BLOCKS if w.dtype.is_block else TILED_PRODUCT,
@@ -48,7 +48,7 @@ def mul_mat(node: Tensor, facts: Facts) -> Program:
 def mul_mat_id(node: Tensor, _facts: Facts) -> Program:
     """y[:, i, t] = w[:, :, ids[i, t]] applied to x[:, i mod ne[1], t]."""
     need_product(node)
-    return Program((_by_rows(alone(node)),))
+    return Program((_by_rows(unfused(node)),))
 
 
 def follow(group: Group, _facts: Facts) -> Program:
@@ -73,11 +73,11 @@ def _by_rows(made: Few) -> Launch:
     for weights in (w, more.get("w2", w)):
         if not _has_rows(weights):
             raise NoKernel(f"rows of {weights} have gaps between blocks")
-    places: dict[str, Tensor | Region] = {"w": w, "x": x, **more, "y": made.y}
+    regions: dict[str, Tensor | Region] = {"w": w, "x": x, **more, "y": made.y}
     numbers: dict[str, int | float] = {"repeat2": 1, "repeat3": 1}
     defines = dict(made.defines)
     if product.op == "mul_mat_id":
-        places["ids"], columns, defines["EXPERTS"] = product.sources[2], 1, 1
+        regions["ids"], columns, defines["EXPERTS"] = product.sources[2], 1, 1
         grid = (product.ne[1], product.ne[2])
     else:
         if more and x.ne[1] > FEW_COLUMNS:
@@ -88,7 +88,7 @@ def _by_rows(made: Few) -> Launch:
     rows = 4 if columns <= 2 and "w2" not in more else 2
     return launch(
         (MATVEC if w.dtype.is_block else ROW_PRODUCT).of(made),
-        places,
+        regions,
         groups=(blocks_of(w.ne[1], ITEMS // 32 * rows), *grid),
         local=(ITEMS,),
         defines={**defines, "ROWS": rows, "COLUMNS": columns},

@@ -19,7 +19,7 @@
 #define FIRST_ROW(name) ROW(name, first_row, i2 / p.repeat2, i3 / p.repeat3)
 #define KNOWN(value) (value)
 #endif
-#define PLACE \
+#define GROUP_WORK \
   const int lane = ITEM_X % 32, first_row = (GROUP_X * (LOCAL_X / 32) + ITEM_X / 32) * ROWS; \
   if (first_row >= p.w.ne[1]) return; \
   const int last = p.w.ne[1] - 1 - first_row; \
@@ -82,7 +82,7 @@ DEVICE float part_product(PRIVATE const int* q, PRIVATE const float* s, PRIVATE 
 }
 
 KERNEL_HEAD {
-  PLACE  // declares lane, first_row, last, first, i2, i3, w, sums; with a gate w2, sums2; with EXPERTS expert, known
+  GROUP_WORK  // declares lane, first_row, last, first, i2, i3, w, sums; with a gate w2, sums2; with EXPERTS expert, known
   const bool in_order = IN_ORDER(x);
   const int parts = p.w.ne[0] / 32;
   for (int at = lane; at < parts; at += 32) {  // lanes take parts of 32 elements in turn
@@ -137,7 +137,7 @@ DEVICE float4 load_four(GLOBAL const uchar* w) {
 #endif
 
 KERNEL_HEAD {
-  PLACE  // declares lane, first_row, last, first, i2, i3, w, sums; with a gate w2, sums2; with EXPERTS expert, known
+  GROUP_WORK  // declares lane, first_row, last, first, i2, i3, w, sums; with a gate w2, sums2; with EXPERTS expert, known
   int start = 0;
 #ifdef FOURS
   if (IN_ORDER(w) && GATE_IN_ORDER && IN_ORDER(x)) {  // four elements at a time

@@ -1,5 +1,5 @@
 // Attention on processors, for heads of DK and DV elements, any numbers: 80 is five vectors of 16, and a rest is filled
-// up with zeros (PART). families/attention.py of tensorplug-simt sets DK and DV; K_AT, V_AT, PLACE, END_OF_ROW and
+// up with zeros (PART). families/attention.py of tensorplug-simt sets DK and DV; K_AT, V_AT, GROUP_WORK, END_OF_ROW and
 // attend_join, which joins long texts' parts, are in its attention.k, slope_of in its slope.k.
 
 //: attend_row
@@ -81,7 +81,7 @@ PART(v, V_AT, DV)
   }
 
 KERNEL_HEAD {
-  PLACE  // declares batch, kv_head, kv_batch, group, tile, split, rows, start, stop
+  GROUP_WORK  // declares batch, kv_head, kv_batch, group, tile, split, rows, start, stop
   int token[ROWS], head[ROWS];
   float16 q[ROWS][KEYS], y[ROWS][VALUES], powers[ROWS];
   float top[ROWS], total[ROWS], slope[ROWS];

@@ -44,9 +44,9 @@ DEVICE float8 halves8(short8 halves) { return vload_half8(0, (const half*)&halve
 #define UNITS 1
 #define GROUP 16
 #define BLOCK_BYTES (4 * w_bytes)
-#define PLACE(i, at) (b + min(i, n - 1) * w_bytes + (at))
+#define BLOCK_AT(i, at) (b + min(i, n - 1) * w_bytes + (at))
 #define FROM_EACH(at) \
-  (uint16)(WORDS4(PLACE(0, at)), WORDS4(PLACE(1, at)), WORDS4(PLACE(2, at)), WORDS4(PLACE(3, at)))
+  (uint16)(WORDS4(BLOCK_AT(0, at)), WORDS4(BLOCK_AT(1, at)), WORDS4(BLOCK_AT(2, at)), WORDS4(BLOCK_AT(3, at)))
 #define FIRST(v) (v).s000044448888cccc
 #define SECOND(v) (v).s111155559999dddd
 #define COUNTED(v) (n < 4 ? select((float16)(0.0f), (v), as_int16(NUMBERS_0_TO_15) < 4 * n) : (v))

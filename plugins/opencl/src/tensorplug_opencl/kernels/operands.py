@@ -8,7 +8,7 @@ from tensorplug.dtypes import F32, I32
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.copying import copies
 from tensorplug_simt.families.product import repeats
-from tensorplug_simt.grids import Places, per_element
+from tensorplug_simt.grids import Regions, per_element
 from tensorplug_simt.program import (
     Kernel,
     Launch,
@@ -70,7 +70,7 @@ class Operands:
         return 1 if self.experts else self.x.ne[1]
 
     @property
-    def places(self) -> dict[str, Tensor | Region]:
+    def regions(self) -> dict[str, Tensor | Region]:
         """What kernels are given."""
         return {"w": self.w, "x": self.x, **self.experts, "y": self.y}
 
@@ -105,8 +105,8 @@ def _listed(these: Operands, ids: Tensor) -> Operands:
     """The rows sorted by their experts first."""
     experts = these.w.ne[2]
     lists = scratch(I32, (experts + 1 + these.pairs, 1, 1, 1), these.scratch)
-    places: Places = {"ids": ids, "lists": lists, "y": these.y}
-    sort = launch(LISTS, places, groups=(experts + 1,), experts=experts)
+    regions: Regions = {"ids": ids, "lists": lists, "y": these.y}
+    sort = launch(LISTS, regions, groups=(experts + 1,), experts=experts)
     return replace(_after(these, (sort,), lists), experts={"lists": lists})
 
 
@@ -140,17 +140,17 @@ def _joined(these: Operands) -> Operands:
         repeat = these.x.ne[axis] // these.w.ne[axis]
         if axis == 3 and these.x.ne[2] > 1:
             return these
-        x, y = (_join(place, axis, repeat) for place in (these.x, these.y))
+        x, y = (_join(memory, axis, repeat) for memory in (these.x, these.y))
         if x is not None and y is not None:
             these = replace(these, x=x, y=y)
     return these
 
 
-def _join(place: Region, axis: int, repeat: int) -> Region | None:
+def _join(memory: Region, axis: int, repeat: int) -> Region | None:
     """`repeat` matrices along `axis` as the rows of one; None where they have no common step."""
-    rows, ne, nb = place.ne[1], list(place.ne), list(place.nb)
+    rows, ne, nb = memory.ne[1], list(memory.ne), list(memory.nb)
     if rows > 1 and nb[axis] != rows * nb[1]:
         return None
     nb[1] = nb[1] if rows > 1 else nb[axis]
     ne[1], ne[axis], nb[axis] = rows * repeat, ne[axis] // repeat, nb[axis] * repeat
-    return replace(place, ne=(ne[0], ne[1], ne[2], ne[3]), nb=(nb[0], nb[1], nb[2], nb[3]))
+    return replace(memory, ne=(ne[0], ne[1], ne[2], ne[3]), nb=(nb[0], nb[1], nb[2], nb[3]))

@@ -5,7 +5,7 @@ from tensorplug.dtypes import F32
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.sort import KEYS, in_parts, is_descending, keys_of
 from tensorplug_simt.families.sort import TEXT as SHARED_TEXT
-from tensorplug_simt.grids import Places, per_row
+from tensorplug_simt.grids import Regions, per_row
 from tensorplug_simt.lowering import need_type, number
 from tensorplug_simt.program import Kernel, Program
 
@@ -29,6 +29,6 @@ def order(node: Tensor, facts: Facts) -> Program:
         few = {"MOST": FEW}
         return Program((per_row(TOP_FEW, {"x": x, "y": node}, x.ne[1:], facts, defines=few),))
     keys = keys_of(x)
-    places: Places = {"x": x, "keys": keys, "y": node}
-    sort = per_row(SORT_ROW, places, x.ne[1:], facts, descending=int(is_descending(node)))
+    regions: Regions = {"x": x, "keys": keys, "y": node}
+    sort = per_row(SORT_ROW, regions, x.ne[1:], facts, descending=int(is_descending(node)))
     return Program((sort,), scratch=keys.nbytes)

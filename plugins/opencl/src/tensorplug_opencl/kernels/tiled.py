@@ -49,7 +49,7 @@ def tiles(these: Operands, tile: Tile) -> Program:
     """A group for each tile of results."""
     rows, defines = these.rows, these.defines
     return these.program(
-        tiled(tile, these.places, these.matrices, these.repeats, rows=rows, defines=defines)
+        tiled(tile, these.regions, these.matrices, these.repeats, rows=rows, defines=defines)
     )
 
 
@@ -64,7 +64,7 @@ def rows(these: Operands, facts: Facts, *, subgroups: bool, int8: bool = False) 
         min(teams * facts.subgroup, facts.max_group) if subgroups else min(GROUP, facts.row_group)
     )
     w, required = these.w, subgroups and facts.subgroup_required
-    told = {
+    settings = {
         "SUBGROUP": subgroups,
         "REQUIRED_SUBGROUP": facts.subgroup if required else 0,
         "GROUP_SIZE": 0 if subgroups else items,
@@ -74,14 +74,14 @@ def rows(these: Operands, facts: Facts, *, subgroups: bool, int8: bool = False) 
     }
     product = launch(
         ROW_PRODUCT,
-        ready.places,
+        ready.regions,
         groups=(blocks_of(w.ne[1], teams * ROWS), 1, ready.matrices),
         local=(items,),
         defines={
             "ROWS": ROWS,
             "COLS": next(c for c in COLUMNS if c >= these.rows),
             "GROUP_ROWS": teams * ROWS,
-            **{name: int(value) for name, value in told.items() if value},
+            **{name: int(value) for name, value in settings.items() if value},
             **these.defines,
         },
         numbers=ready.repeats,

@@ -77,7 +77,7 @@ def matvec(these: Operands, facts: Facts, *, int8: bool) -> Launch:
     kind = ({"INT8": 1} if int8 else {}) if stream else columns
     return launch(
         STREAM if stream else MATVEC,
-        these.places,
+        these.regions,
         groups=(blocks_of(n, rows), 1, these.matrices),
         defines={**kind, **these.defines},
         numbers=these.repeats,
@@ -94,7 +94,7 @@ def matmul(these: Operands, facts: Facts, *, int8: bool) -> Launch:
     rows = blocks_of(blocks_of(these.rows, parts), STEP) * STEP
     return launch(
         MATMUL_INT8 if int8 else MATMUL,
-        these.places,
+        these.regions,
         groups=(blocks_of(panels, each), blocks_of(these.rows, rows), these.matrices),
         defines=these.defines,
         numbers=these.repeats,
