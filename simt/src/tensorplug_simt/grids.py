@@ -20,6 +20,11 @@ def regions_of(kernel: Kernel, node: Tensor) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in named if tensor is not None}
 
 
+def power_of_two(count: int) -> int:
+    """The lowest power of two that is not below `count`."""
+    return 1 << (count - 1).bit_length()
+
+
 def group_size(length: int, facts: Facts) -> int:
     """Items for a row of `length`: one on wide devices, else whole warps, a power of two."""
     if facts.wide:

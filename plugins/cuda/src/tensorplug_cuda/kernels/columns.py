@@ -6,6 +6,7 @@ from tensorplug.ops.glu import GLU
 from tensorplug_cuda.kernels import experts
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.product import COUNT, PRODUCTS, repeats, rounding
+from tensorplug_simt.grids import power_of_two
 from tensorplug_simt.lowering import NoKernel
 from tensorplug_simt.own.few import Few, FewKernels, followed, gated, kernels, unfused
 from tensorplug_simt.program import Kernel, Launch, Program, Region, blocks_of, launch, scratch
@@ -91,7 +92,7 @@ def _by_columns(
         grid = (product.ne[1], product.ne[2])
     else:
         most = GATED_COLUMNS if "w2" in more else COLUMNS
-        columns, numbers = _power(min(x.ne[1], most)), repeats(w, product)
+        columns, numbers = power_of_two(min(x.ne[1], most)), repeats(w, product)
         grid = (blocks_of(x.ne[1], columns), product.ne[2] * product.ne[3])
     return launch(
         kernels.of(made),
@@ -131,11 +132,6 @@ def _lanes(length: int) -> int:
     """Items for each row: fewer where rows are so short that many would have nothing to do."""
     parts = length // STEP
     return 32 if parts >= 4 * 32 else 16 if parts >= 2 * 16 else 8
-
-
-def _power(count: int) -> int:
-    """The lowest power of two that is not below `count`."""
-    return 1 << (count - 1).bit_length()
 
 
 # --- scratch memory of groups --------------------------------------------------------------------

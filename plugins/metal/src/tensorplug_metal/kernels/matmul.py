@@ -3,6 +3,7 @@
 from tensorplug.device import Group, Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.product import REPEATS, hadamard, need_product, repeats
+from tensorplug_simt.grids import power_of_two
 from tensorplug_simt.lowering import NoKernel
 from tensorplug_simt.own.few import Few, followed, gated, kernels, unfused
 from tensorplug_simt.program import Kernel, Launch, Program, Region, blocks_of, launch
@@ -83,7 +84,7 @@ def _by_rows(made: Few) -> Launch:
         if more and x.ne[1] > FEW_COLUMNS:
             raise NoKernel("many columns, which go through in tiles")
         most = GATED_COLUMNS if "w2" in more else FEW_COLUMNS
-        columns, numbers = _power(min(max(x.ne[1], 1), most)), repeats(w, product)
+        columns, numbers = power_of_two(min(max(x.ne[1], 1), most)), repeats(w, product)
         grid = (blocks_of(x.ne[1], columns), product.ne[2] * product.ne[3])
     rows = 4 if columns <= 2 and "w2" not in more else 2
     return launch(
@@ -94,8 +95,3 @@ def _by_rows(made: Few) -> Launch:
         defines={**defines, "ROWS": rows, "COLUMNS": columns},
         numbers=numbers | (made.numbers if more else {}),
     )
-
-
-def _power(count: int) -> int:
-    """The lowest power of two that is not below `count`."""
-    return 1 << (count - 1).bit_length()

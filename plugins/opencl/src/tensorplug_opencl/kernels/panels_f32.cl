@@ -11,6 +11,7 @@ typedef struct { float16 all[2 * DEPTH]; } panel;
 // whose results are not stored.
 DEVICE void fill(LOCAL panel* to, int half_, bytes w, long step, int rows, int k0, int depth) {
   int k = 0;
+  // Whole blocks: a part of 16 rows is decoded to vectors of 16 elements, which are turned to vectors of 16 rows.
   for (; k + 32 * PARTS <= depth; k += 32 * PARTS) {
     bytes b = w + (long)((k0 + k) / (32 * PARTS)) * BLOCK_BYTES;
     head h[16];
@@ -24,6 +25,7 @@ DEVICE void fill(LOCAL panel* to, int half_, bytes w, long step, int rows, int k
       EVERY(i, 16) to->all[2 * (k + 32 * j + 16 + i) + half_] = hi[i];
     }
   }
+  // The end of the rows, element by element.
   for (; k < depth; k++) {
     float rest[16];
     for (int r = 0; r < 16; r++) rest[r] = REST_AT(w + min(r, rows - 1) * step, k0 + k);

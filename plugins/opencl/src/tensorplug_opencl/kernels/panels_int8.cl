@@ -32,6 +32,7 @@ DEVICE void fill(LOCAL panel* to, int half_, bytes w, long step, int rows, int k
     float16 lows[16], highs[16];
     bytes b = w + (long)((k0 + 128 * unit) / (128 * UNITS)) * BLOCK_BYTES;
     const int blocks = min((depth - 128 * unit) / 32, 4);
+    // A unit of each row: its scales once a block, its codes as bytes, low and high halves apart.
     for (int r = 0; r < 16; r++) {
       bytes row = b + min(r, rows - 1) * step;
       if (unit % UNITS == 0) {
@@ -44,6 +45,7 @@ DEVICE void fill(LOCAL panel* to, int half_, bytes w, long step, int rows, int k
       lows[r] = as_float16(LOW_BYTES);
       highs[r] = as_float16(HIGH_BYTES);
     }
+    // Vectors of a row become vectors of 16 rows, in the order of elements.
     turn(lows);
     turn(highs);
     EVERY(i, 16) {
@@ -51,6 +53,7 @@ DEVICE void fill(LOCAL panel* to, int half_, bytes w, long step, int rows, int k
       to->codes[2 * (32 * unit + WORD(i) + GROUP / 4) + half_] = as_uint16(highs[i]);
     }
   }
+  // So do the scales; the minima are for sums of x.
   turn(factors);
   EVERY(i, DEPTH / SPAN) {
     to->scales[2 * i + half_] = factors[i];
