@@ -7,6 +7,7 @@ from tensorplug_simt.facts import Facts
 from tensorplug_simt.program import Kernel, Launch, Number, Region, blocks_of, launch
 
 Regions = Mapping[str, Tensor | Region]
+"""What a launch is given, by the names of its buffers: regions, or tensors as they are."""
 
 LARGEST = 512
 """Items of a group that takes a row; each has several elements of a row of thousands."""

@@ -7,6 +7,7 @@ from tensorplug.dtypes import F32, I32
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.elements import TEXT as ELEMENTWISE
 from tensorplug_simt.families.sort import TEXT as SORT
+from tensorplug_simt.grids import power_of_two
 from tensorplug_simt.lowering import NoKernel, need_type, number
 from tensorplug_simt.program import Kernel, Program, Region, blocks_of, launch
 
@@ -66,7 +67,7 @@ def _program(group: Group, kind: dict[str, int | str], numbers: dict[str, float]
     if "bias" in group:
         regions["bias"] = _bias(group["bias"], experts)
     usual = {"sharpness": 1.0, "late": 1.0, "least": -inf, "most": inf, "scale": 1.0, "shift": 0.0}
-    kept = 1 << (blocks_of(experts, WARP) - 1).bit_length()
+    kept = power_of_two(blocks_of(experts, WARP))
     routed = launch(
         ROUTE,
         regions,

@@ -4,6 +4,7 @@ from tensorplug.device import Tensor
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families import attention as shared
 from tensorplug_simt.families.softmax import SLOPE
+from tensorplug_simt.grids import power_of_two
 from tensorplug_simt.program import Program
 
 TEXT = "tensorplug_metal:kernels/attention.metal"
@@ -27,7 +28,7 @@ def flash_attn_ext(node: Tensor, facts: Facts) -> Program:
     rows = shared.rows_of(node)
     kernel, together, items = ATTEND, 1, ITEMS
     if head <= WIDE_HEAD and rows <= FEW_ROWS:
-        together = 1 << (max(rows, 1) - 1).bit_length()
+        together = power_of_two(max(rows, 1))
     elif head <= WIDE_HEAD:
         kernel, together = ATTEND_TILES, 32 if head <= SMALL_HEAD else 16
         items = together // 8 * 32
