@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import cublaslt as lt
 import cupy
 import numpy as np
 from cuda_measure import Bench, NotRun, seconds
@@ -16,6 +15,7 @@ from cupy import cuda
 from cupy.cuda import runtime
 
 import tensorplug as tp
+from tensorplug_cuda import cublaslt as lt
 
 BLOCK = 1 << 22
 """Bytes of random numbers that fill memory."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorplug_cuda import drivers
+from tensorplug_cuda import cublaslt, drivers
 from tensorplug_emulator import missing
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
@@ -33,8 +33,12 @@ def load(monkeypatch):
 
 
 @pytest.fixture
-def benchmark(load, machine):
-    """`cuda_gpu` on an emulated machine."""
+def benchmark(load, machine, monkeypatch):
+    """`cuda_gpu` on an emulated machine that has cuBLASLt."""
+    from cublaslt import CublasLt
+
+    library = CublasLt()
+    monkeypatch.setattr(cublaslt, "library", lambda: library)
     return load("cuda_gpu")
 
 

@@ -217,7 +217,7 @@ def test_closing_a_plan_waits_for_all_branches(diamond):
 def test_closing_a_stream_gives_its_side_streams_back(device, machine):
     with device.open(streams=3) as stream:
         Diamond(stream).run(2)
-        sides = {side.ptr for side in stream.sides}
+        sides = {int(side.ptr) for side in stream.sides}
         there = sides & set(machine.queues)
 
     assert there == sides

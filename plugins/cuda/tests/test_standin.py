@@ -293,3 +293,67 @@ def test_work_on_freed_memory_is_an_error(cuda, queue, machine):
     with fails("memory that was freed"):
         queue.synchronize()
     machine.gpus[0].error = None
+
+
+DESTROYED = {
+    "waiting for the stream": ("stream", lambda runtime, old, new: runtime.streamSynchronize(old)),
+    "recording in the stream": ("stream", lambda runtime, old, new: runtime.eventRecord(new, old)),
+    "a stream twice": ("stream", lambda runtime, old, new: runtime.streamDestroy(old)),
+    "waiting for the event": ("event", lambda runtime, old, new: runtime.eventSynchronize(old)),
+    "looking at the event": ("event", lambda runtime, old, new: runtime.eventQuery(old)),
+    "a stream that waits": ("event", lambda runtime, old, new: runtime.streamWaitEvent(new, old)),
+    "an event twice": ("event", lambda runtime, old, new: runtime.eventDestroy(old)),
+}
+
+
+@pytest.mark.parametrize(("what", "use"), DESTROYED.values(), ids=DESTROYED)
+def test_use_of_a_destroyed_stream_or_event_is_a_fault(cuda, queue, machine, what, use):
+    event, runtime = cuda.Event(), cuda.runtime
+    old, new = {
+        "stream": (runtime.streamCreateWithFlags(runtime.streamNonBlocking), event.ptr),
+        "event": (runtime.eventCreateWithFlags(runtime.eventDefault), queue.ptr),
+    }[what]
+    {"stream": runtime.streamDestroy, "event": runtime.eventDestroy}[what](old)
+
+    with fails("InvalidResourceHandle"):
+        use(runtime, old, new)
+
+    assert machine.faults == [f"a destroyed {what} was used"]
+    machine.faults.clear()
+
+
+def test_streams_and_events_of_cupy_are_destroyed_by_their_finalizers(cuda, machine):
+    made = {"stream": cuda.Stream(non_blocking=True), "event": cuda.Event()}
+    handles = {each.ptr for each in made.values()}
+    before = handles & {*machine.queues, *machine.events}
+
+    made.clear()
+
+    assert before == handles
+    assert not handles & {*machine.queues, *machine.events}
+
+
+def test_stream_of_another_library_is_not_destroyed_by_cupys_finalizer(cuda, queue, machine):
+    class Theirs:
+        def __cuda_stream__(self):
+            return 0, queue.ptr
+
+    stream = cuda.Stream.from_external(Theirs())
+    assert stream.ptr == queue.ptr
+
+    del stream
+
+    assert queue.ptr in machine.queues
+
+
+def test_work_of_a_destroyed_stream_is_done(cuda, machine):
+    data, seen = np.full(16, 7, np.uint8), np.zeros(16, np.uint8)
+    stream, memory = cuda.Stream(non_blocking=True), pointer(cuda)
+    cuda.runtime.memcpyAsync(memory.ptr, data.ctypes.data, 16, 4, stream.ptr)
+    cuda.runtime.memcpyAsync(seen.ctypes.data, memory.ptr, 16, 4, stream.ptr)
+
+    del stream
+    cuda.Device(0).synchronize()
+
+    assert (seen == 7).all()
+    assert machine.queues == {}

@@ -5,14 +5,15 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, cast
 
-from cupy.cuda import Event as Mark
-from cupy.cuda import get_elapsed_time, runtime
+from cupy.cuda import runtime
 
 from tensorplug.device import Backend, Buffer, DeviceSpan, Event, Place
 from tensorplug.planning.stages import AHEAD
 from tensorplug_cuda.errors import driver_errors
+from tensorplug_cuda.handles import Mark
 from tensorplug_cuda.memory import ANY_WAY, CudaBuffer, address, overlap, queue_copy
 from tensorplug_cuda.plan import CudaPlan, Ready, ready
+from tensorplug_cuda.products import Products
 from tensorplug_simt.backend import QueuedBackend
 from tensorplug_simt.merging import Placed
 
@@ -27,7 +28,7 @@ NOT_READY = 600
 class CudaEvent(Event):
     """A mark in a stream; streams of every GPU can wait for it."""
 
-    def __init__(self, mark: Any, device: "CudaDevice") -> None:
+    def __init__(self, mark: Mark, device: "CudaDevice") -> None:
         self.mark = mark
         self.device = device
 
@@ -37,8 +38,8 @@ class CudaEvent(Event):
 
     @property
     def done(self) -> bool:
-        # Where the device is lost, CuPy's own `done` is false for good: waiting raises the error.
-        return bool(runtime.eventQuery(self.mark.ptr) != NOT_READY)
+        # Also where the device is lost: waiting raises the error.
+        return self.mark.status != NOT_READY
 
 
 class Clock:
@@ -51,26 +52,26 @@ class Clock:
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
-        self._last = stream.record(Mark())
+        self._last = stream.record(Mark(timed=True))
         self._last.synchronize()
         self._host = perf_counter_ns()
-        self._timed: list[tuple[str, Any, Any]] = []
+        self._timed: list[tuple[str, Mark, Mark]] = []
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
         """Time what is queued inside."""
-        start = self._stream.record(Mark())
+        start = self._stream.record(Mark(timed=True))
         yield
-        self._timed.append((name, start, self._stream.record(Mark())))
+        self._timed.append((name, start, self._stream.record(Mark(timed=True))))
 
     def take(self) -> list[DeviceSpan]:
         """The spans of all work so far, each once."""
         timed, self._timed = self._timed, []
         return [DeviceSpan(name, self._at(start), self._at(end)) for name, start, end in timed]
 
-    def _at(self, mark: Any) -> int:
-        milliseconds: float = get_elapsed_time(self._last, mark)
-        self._last, self._host = mark, self._host + round(milliseconds * 1e6)
+    def _at(self, mark: Mark) -> int:
+        self._host += round(mark.since(self._last) * 1e6)
+        self._last = mark
         return self._host
 
 
@@ -91,6 +92,7 @@ class CudaBackend(QueuedBackend):
         """Streams that only captures use, one for each branch that a plan may have."""
         if len(sides) > 1:
             self.ahead = AHEAD
+        self.products = Products(self)
         # Whole before other threads may wait for it.
         super().__init__(device)
 
@@ -125,6 +127,7 @@ class CudaBackend(QueuedBackend):
             self.stream.synchronize()
 
     def _close(self) -> None:
+        self.products.close()
         self.stream, self.sides = None, ()
 
     # --- transfers -------------------------------------------------------------------------
@@ -166,7 +169,7 @@ class CudaBackend(QueuedBackend):
             return self._mark()
 
     def _mark(self) -> CudaEvent:
-        return CudaEvent(self.stream.record(Mark(disable_timing=True)), self.device)
+        return CudaEvent(self.stream.record(Mark()), self.device)
 
     def _wait(self, event: Event) -> None:
         with driver_errors(f"{self.name}: event"), self.device.current():

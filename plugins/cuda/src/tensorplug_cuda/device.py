@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, cast
 
 from cupy import cuda
 
@@ -13,6 +13,7 @@ from tensorplug_cuda.backend import CudaBackend
 from tensorplug_cuda.collectives import all_reduce
 from tensorplug_cuda.errors import driver_errors
 from tensorplug_cuda.facts import Gpu
+from tensorplug_cuda.handles import foreign_stream, new_stream
 from tensorplug_cuda.hostmemory import PinnedBufferType, Registration, import_host
 from tensorplug_cuda.importing import import_array
 from tensorplug_cuda.kernels import KERNELS
@@ -29,15 +30,6 @@ ENOUGH_ROWS = 32
 """Rows for which it pays to bring weights from the host over the bus."""
 ROWS_OF: Mapping[str, int] = {"mul_mat": 1, "mul_mat_id": 2}
 """The dimension of the result that counts rows, of ops with weights."""
-
-
-class Theirs(NamedTuple):
-    """A stream of another library, as CUDA's protocol for streams tells of it."""
-
-    address: int
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.address
 
 
 class CudaDevice(SimtDevice):
@@ -117,7 +109,7 @@ class CudaDevice(SimtDevice):
         with driver_errors(doing), self.current():
             with self._lock:
                 if self._stream is None:
-                    self._stream = cuda.Stream(non_blocking=True)
+                    self._stream = new_stream()
             yield self._stream
             self._stream.synchronize()
 
@@ -163,9 +155,7 @@ class CudaDevice(SimtDevice):
 
     def _open(self, options: dict[str, Any]) -> Backend:
         with driver_errors(f"{self.name}: stream"), self.current():
-            if options["stream"] == OWN:
-                stream = cuda.Stream(non_blocking=True)
-            else:
-                stream = cuda.Stream.from_external(Theirs(options["stream"]))
-            sides = [cuda.Stream(non_blocking=True) for _ in range(options["streams"])]
+            address = options["stream"]
+            stream = new_stream() if address == OWN else foreign_stream(address)
+            sides = [new_stream() for _ in range(options["streams"])]
         return CudaBackend(self, stream, sides)

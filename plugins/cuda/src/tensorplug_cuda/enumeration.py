@@ -7,6 +7,7 @@ import cupy
 from cupy import cuda
 
 from tensorplug.device import DeviceError, OptionError, TensorplugError
+from tensorplug_cuda import cublaslt
 from tensorplug_cuda.device import CudaDevice
 from tensorplug_cuda.drivers import written
 from tensorplug_cuda.errors import driver_errors
@@ -78,5 +79,6 @@ def features() -> dict[str, str]:
         "cupy": cupy.__version__,
         "cuda": written(cuda.runtime.runtimeGetVersion()),
         "driver": written(cuda.runtime.driverGetVersion()),
+        "cublaslt": cublaslt.missing() or str(cublaslt.version()),
     }
     return known | {f"gpu {ordinal}": str(gpu(ordinal)) for ordinal in range(count())}

@@ -22,7 +22,8 @@ LARGE = 2.0**27
 """Multiplications and additions that are worth rounding operands: GPUs do fewer in 10 us."""
 PRODUCTS = "TENSORPLUG_CUDA_PRODUCTS"
 """How products with many columns are computed: `auto`, by tensor cores where the node is large;
-`tensor`, by tensor cores wherever they fit; `f32`, without rounded operands."""
+`tensor`, by tensor cores wherever they fit; `f32`, without rounded operands. With tensor cores it
+is cuBLASLt that multiplies, where it is installed and takes the product."""
 ACTIVATIONS = "TENSORPLUG_CUDA_ACTIVATIONS"
 """Set to `f32`, no product rounds activations to 8 bits; `int8` is the default."""
 

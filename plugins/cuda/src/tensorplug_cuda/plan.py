@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 from cupy.cuda import driver, runtime
 
-from tensorplug_cuda.branches import fork, one_by_one, spread, touched
+from tensorplug.device.ranges import Host, Range
+from tensorplug_cuda.branches import Touch, fork, one_by_one, spread, touched
+from tensorplug_cuda.cublaslt import Product
 from tensorplug_cuda.errors import driver_errors
 from tensorplug_cuda.memory import CudaBuffer
+from tensorplug_cuda.products import apart
 from tensorplug_simt.dialects.cuda import grid, is_folded
 from tensorplug_simt.merging import Placed, joined
 from tensorplug_simt.program import Grid
@@ -53,12 +56,15 @@ class CudaPlan(RecordedPlan):
         return self._branches.longest
 
     def _bind(self, launches: Sequence[tuple[Placed, ...]]) -> None:
+        launches = list(apart(launches))
         super()._bind(launches)
         streams = len(self.backend.sides)
         if streams == 1:
             self._branches = one_by_one(len(launches))
         else:
-            self._branches = spread(map(touched, launches), streams)
+            pairs = zip(launches, self._ready, strict=True)
+            found = ([*touched(parts), *workspace(launch)] for parts, launch in pairs)
+            self._branches = spread(found, streams)
 
     def _run(self) -> None:
         backend = self.backend
@@ -84,12 +90,25 @@ class CudaPlan(RecordedPlan):
 
 
 def ready(backend: "CudaBackend", parts: Sequence[Placed]) -> Ready:
-    """One launch for `parts`, with its arguments: the memory, then the parameter block by value."""
+    """One launch for `parts`, with its arguments: the memory, then the parameter block by value.
+
+    Products of cuBLASLt have one part. They are called as kernels are, and keep the memory.
+    """
     first = parts[0]
     launch = first.launch
+    memory = [cast("CudaBuffer", buffer).memory for buffer in first.buffers]
+    product = backend.products.of(first)
+    if product is not None:
+        return Ready("cublaslt", product, launch.groups, launch.local, tuple(memory))
     count, block, groups = joined(parts)
     function = backend.device.programs.kernel(launch, parts=count, folded=is_folded(groups))
-    memory = [cast("CudaBuffer", buffer).memory for buffer in first.buffers]
     sizes, more = grid(groups)
     arguments = (*memory, block, *(np.int32(number) for number in more))
     return Ready(launch.kernel.name, function, sizes, launch.local, arguments)
+
+
+def workspace(launch: Ready) -> list[Touch]:
+    """The memory that all products of cuBLASLt on a stream use: they follow each other."""
+    if not isinstance(launch.function, Product):
+        return []
+    return [(Range(Host.MEMORY, *launch.function.workspace), True)]

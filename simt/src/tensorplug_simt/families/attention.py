@@ -87,17 +87,19 @@ def attend(
     together: int,
     items: int,
     shortest: int,
+    most: int = GROUPS,
     defines: Mapping[str, int] | None = None,
 ) -> Program:
     """The program of a node that `check` let pass, with a `main_kernel`.
 
-    A group of `items` takes `together` rows; from `shortest` on positions are worth a group.
+    A group of `items` takes `together` rows; from `shortest` on positions are worth a group, up to
+    `most` groups for each unit of the device.
     """
     q, k, v = node.sources[:3]
     named = zip(BUFFERS[:5], node.operands, strict=True)
     regions: dict[str, Tensor | Region] = {name: t for name, t in named if t is not None}
     tiles = blocks_of(rows_of(node), together)
-    share = _share(k.ne[1], tiles * k.ne[2] * q.ne[3], shortest, facts)
+    share = _share(k.ne[1], tiles * k.ne[2] * q.ne[3], shortest, most * facts.units)
     splits = max(1, blocks_of(k.ne[1], share))
     part = _parts(node, splits)
     first = launch(
@@ -117,9 +119,9 @@ def attend(
     return Program((first, _joined(node, part, regions, facts)), scratch=part.nbytes)
 
 
-def _share(positions: int, groups: int, shortest: int, facts: Facts) -> int:
-    """Positions of one group: a multiple of 32."""
-    splits = max(1, min(GROUPS * facts.units // max(groups, 1), positions // shortest))
+def _share(positions: int, groups: int, shortest: int, most: int) -> int:
+    """Positions of one group, of which there are up to `most`: a multiple of 32."""
+    splits = max(1, min(most // max(groups, 1), positions // shortest))
     return blocks_of(max(1, blocks_of(positions, splits)), 32) * 32
 
 

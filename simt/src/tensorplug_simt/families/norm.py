@@ -21,7 +21,9 @@ NORM_FUSED = Kernel(
     ("sum", "y"),
     (("centred", "int"), EPS),
 )
-"""Compiled with ADDED, SCALED and SHIFTED for what is there."""
+"""Compiled with ADDED, SCALED and SHIFTED for what is there, and HELD where items hold a row."""
+MOST_HELD = 16
+"""Elements of a row that an item can hold."""
 
 
 def _rows(
@@ -89,5 +91,8 @@ def norm_fused(group: Group, facts: Facts) -> Program:
             raise NoKernel(f"no kernel for the layout of {tensor}")
     kinds = {"ADDED": added, "SCALED": "weight" in group, "SHIFTED": "bias" in group}
     defines = {name: 1 for name, there in kinds.items() if there}
+    held = blocks_of(normed.ne[0], group_size(normed.ne[0], facts))
+    if held <= MOST_HELD:
+        defines["HELD"] = held
     numbers = {"centred": int(normed.op == "norm"), "eps": number(normed, "eps")}
     return _rows(NORM_FUSED, regions, normed.ne[1:], facts, numbers, defines)

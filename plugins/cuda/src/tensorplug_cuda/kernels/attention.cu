@@ -104,3 +104,167 @@ KERNEL_HEAD {
     }
   }
 }
+
+//: attend_few
+// WARPS warps take ROWS rows and a share of the positions. LANES items, one side of a warp, have a position together: eight
+// elements of its key and of its value each. Every side has a largest score, a sum and values of its own until the end.
+#define WARPS 4
+#define SIDES (32 / LANES)
+#define ROWWISE(r) UNROLLED for (int r = 0; r < ROWS; r++)
+#define AHEADWISE(u) UNROLLED for (int u = 0; u < AHEAD; u++)
+#define EIGHTWISE(i) UNROLLED for (int i = 0; i < 8; i++)
+
+// Words of two floats of 16 bits, as floats.
+#define HALVES_OF(word) make_float2(half_bits_to_float((ushort)((word) & 0xffffu)), half_bits_to_float((ushort)((word) >> 16)))
+#define BRAINS_OF(word) make_float2(BITS_FLOAT((word) << 16), BITS_FLOAT((word) & 0xffff0000u))
+#if defined(k_is_f16)
+#define K_PAIR HALVES_OF
+#elif defined(k_is_bf16)
+#define K_PAIR BRAINS_OF
+#endif
+#if defined(v_is_f16)
+#define V_PAIR HALVES_OF
+#elif defined(v_is_bf16)
+#define V_PAIR BRAINS_OF
+#endif
+// Positions of a side that are under way at once, as many as registers hold.
+#if defined(K_PAIR) && defined(V_PAIR)
+#define AHEAD 4
+#else
+#define AHEAD 2
+#endif
+// Whether eight elements of a row are 16 bytes that can be loaded at once.
+#define HAS_QUADS(name, size) \
+  (name##_bytes == 2 && (size) % 8 == 0 && p.name.nb[0] == 2 && \
+   (((ulong)name##_base + p.name.off | p.name.nb[1] | p.name.nb[2] | p.name.nb[3]) & 15) == 0)
+
+// Eight elements from `e` on of a row of `size`, zeros beyond the last.
+#define EIGHT_ONE_BY_ONE(to, row, size, ELEMENT) EIGHTWISE(i) to[i] = e + i < (size) ? ELEMENT(row, e + i) : 0.0f;
+#define EIGHT_AT_ONCE(to, row, size, PAIR) \
+  uint4 quad = make_uint4(0, 0, 0, 0); \
+  if (e < (size)) quad = *(const uint4*)((row) + 2 * e); \
+  const uint words[4] = {quad.x, quad.y, quad.z, quad.w}; \
+  UNROLLED for (int i = 0; i < 4; i++) { \
+    const float2 both = PAIR(words[i]); \
+    to[2 * i] = both.x; \
+    to[2 * i + 1] = both.y; \
+  }
+#ifdef K_PAIR
+#define EIGHT_OF_K(to, row) if (k_quads) { EIGHT_AT_ONCE(to, row, DK, K_PAIR) } else { EIGHT_ONE_BY_ONE(to, row, DK, K_ELEMENT) }
+#else
+#define EIGHT_OF_K(to, row) EIGHT_ONE_BY_ONE(to, row, DK, K_ELEMENT)
+#endif
+#ifdef V_PAIR
+#define EIGHT_OF_V(to, row) if (v_quads) { EIGHT_AT_ONCE(to, row, DV, V_PAIR) } else { EIGHT_ONE_BY_ONE(to, row, DV, V_ELEMENT) }
+#else
+#define EIGHT_OF_V(to, row) EIGHT_ONE_BY_ONE(to, row, DV, V_ELEMENT)
+#endif
+
+KERNEL_HEAD {
+  __shared__ float ends[WARPS][ROWS][DV + 2];  // the largest score, the sum and the values of each warp
+  GROUP_WORK  // declares batch, kv_head, kv_batch, group, tile, split, rows, start, stop
+  const int warp = ITEM_X / 32, side = ITEM_X % 32 / LANES, e = ITEM_X % LANES * 8;
+#ifdef K_PAIR
+  const int k_quads = HAS_QUADS(k, DK);
+#endif
+#ifdef V_PAIR
+  const int v_quads = HAS_QUADS(v, DV);
+#endif
+  float q[ROWS][8], y[ROWS][8], top[ROWS], total[ROWS];
+#ifdef mask_bytes
+  float slopes[ROWS];
+  const uchar* masks[ROWS];
+#endif
+  ROWWISE(r) {
+    EIGHTWISE(i) {
+      q[r][i] = e + i < DK ? p.scale * load_q(AT(q, e + i, TOKEN(r), HEAD(r), batch)) : 0.0f;
+      y[r][i] = 0.0f;
+    }
+    top[r] = LOWEST;
+    total[r] = 0.0f;
+#ifdef mask_bytes
+    slopes[r] = SLOPE(r);
+    masks[r] = MASK_ROW(r);
+#endif
+  }
+  for (int first = start + warp * SIDES * AHEAD; first < stop; first += WARPS * SIDES * AHEAD) {
+    // What masks add. Positions that no row sees are left out.
+    float scores[ROWS][AHEAD];
+    int visible = 0;
+    AHEADWISE(u) ROWWISE(r) {
+      const int at = first + u * SIDES + side;
+      scores[r][u] = MINUS_INFINITY;
+#ifdef mask_bytes
+      if (at < stop) scores[r][u] = slopes[r] * load_mask(masks[r] + (long)at * p.mask.nb[0]);
+#else
+      if (at < stop) scores[r][u] = 0.0f;
+#endif
+      visible |= scores[r][u] != MINUS_INFINITY;
+    }
+    if (!__any_sync(WHOLE_WARP, visible)) continue;
+    // All keys and values of this turn are under way before the first is used.
+    float keys[AHEAD][8], values[AHEAD][8];
+    AHEADWISE(u) {
+      const int next = first + u * SIDES + side, at = next < stop ? next : stop - 1;
+      EIGHT_OF_K(keys[u], ROW(k, at, kv_head, kv_batch))
+      EIGHT_OF_V(values[u], ROW(v, at, kv_head, kv_batch))
+    }
+    // Scores: products of queries and keys.
+    AHEADWISE(u) ROWWISE(r) {
+      float score = 0.0f;
+      EIGHTWISE(i) score += q[r][i] * keys[u][i];
+      UNROLLED for (int other = LANES / 2; other > 0; other >>= 1) score += __shfl_xor_sync(WHOLE_WARP, score, other);
+      if (p.softcap != 0.0f) score = p.softcap * tanh(score);
+      scores[r][u] += score;
+    }
+    // The running maximum, sum and values; what there was shrinks where the maximum has grown.
+    ROWWISE(r) {
+      float larger = top[r];
+      AHEADWISE(u) larger = fmax(larger, scores[r][u]);  // a maximum without NaN will do: the sum has it
+      const float shrink = exp(top[r] - larger);
+      top[r] = larger;
+      total[r] *= shrink;
+      EIGHTWISE(i) y[r][i] *= shrink;
+      AHEADWISE(u) {
+        const float power = exp(scores[r][u] - larger);
+        total[r] += power;
+        EIGHTWISE(i) y[r][i] += power * values[u][i];
+      }
+    }
+  }
+  // The sides of a warp come together, then the warps.
+  ROWWISE(r) {
+    UNROLLED for (int other = LANES; other < 32; other <<= 1) {
+      const float theirs = __shfl_xor_sync(WHOLE_WARP, top[r], other), larger = fmax(top[r], theirs);
+      const float mine = exp(top[r] - larger), factor = exp(theirs - larger);
+      top[r] = larger;
+      total[r] = total[r] * mine + __shfl_xor_sync(WHOLE_WARP, total[r], other) * factor;
+      EIGHTWISE(i) y[r][i] = y[r][i] * mine + __shfl_xor_sync(WHOLE_WARP, y[r][i], other) * factor;
+    }
+    if (side == 0) {
+      EIGHTWISE(i) if (e + i < DV) ends[warp][r][2 + e + i] = y[r][i];
+      if (e == 0) {
+        ends[warp][r][0] = top[r];
+        ends[warp][r][1] = total[r];
+      }
+    }
+  }
+  LOCAL_BARRIER;
+  for (int at = ITEM_X; at < ROWS * DV; at += 32 * WARPS) {
+    const int r = at / DV, d = at % DV;
+    float largest = LOWEST, sum = 0.0f, value = 0.0f;
+    UNROLLED for (int i = 0; i < WARPS; i++) largest = fmax(largest, ends[i][r][0]);
+    UNROLLED for (int i = 0; i < WARPS; i++) {
+      const float power = exp(ends[i][r][0] - largest);
+      sum += ends[i][r][1] * power;
+      value += ends[i][r][2 + d] * power;
+    }
+    END_OF_ROW(r, largest, sum)  // declares to, factor, stored
+    if (!stored) continue;
+    if (p.splits > 1 && d == 0) {
+      to[-2] = largest;
+      to[-1] = sum;
+    }
+    to[d] = value * factor;
+  }
+}

@@ -5,18 +5,26 @@ from tensorplug_cuda.kernels import cores
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families import attention as shared
 from tensorplug_simt.families.softmax import SLOPE
+from tensorplug_simt.grids import power_of_two
 from tensorplug_simt.lowering import number
-from tensorplug_simt.program import Program
+from tensorplug_simt.program import Program, blocks_of
 
 TEXT = "tensorplug_cuda:kernels/attention.cu"
 MMA_TEXT = "tensorplug_cuda:kernels/attention_mma.cu"
 
 ATTEND = shared.main_kernel("attend", TEXT, SLOPE, shared.TEXT)
+ATTEND_FEW = shared.main_kernel("attend_few", TEXT, SLOPE, shared.TEXT)
 MMA_ATTEND = shared.main_kernel("mma_attend", MMA_TEXT, SLOPE, shared.TEXT, cores.CORES)
 
 ITEMS = 128
 SHORTEST = 128
 """Positions that are worth a group of their own."""
+EIGHT = 8
+"""Elements of a key or a value that an item of `attend_few` has."""
+FEW, SHORTEST_OF_FEW, MOST_OF_FEW = 4, 32, 2
+"""Rows of a group of `attend_few`, positions that are worth such a group, and groups for a unit."""
+MOST = 2
+"""Groups of `mma_attend` for a unit."""
 WIDE_HEAD = 256
 """Head sizes up to which a group takes 16 rows; else their queries would not fit."""
 MATRIX = 16
@@ -35,7 +43,19 @@ def flash_attn_ext(node: Tensor, facts: Facts) -> Program:
 
 def in_f32(node: Tensor, facts: Facts) -> Program:
     """The program in f32."""
-    few = shared.rows_of(node) <= 4 or _head(node) > WIDE_HEAD
+    rows, head = shared.rows_of(node), _head(node)
+    if rows <= FEW_ROWS and head <= WIDE_HEAD:
+        return shared.attend(
+            ATTEND_FEW,
+            node,
+            facts,
+            together=power_of_two(min(rows, FEW)),
+            items=ITEMS,
+            shortest=SHORTEST_OF_FEW,
+            most=MOST_OF_FEW,
+            defines={"LANES": power_of_two(blocks_of(head, EIGHT))},
+        )
+    few = head > WIDE_HEAD
     return shared.attend(
         ATTEND, node, facts, together=4 if few else 16, items=ITEMS, shortest=SHORTEST
     )
@@ -66,6 +86,7 @@ def by_tensor_cores(node: Tensor, facts: Facts) -> Program:
         together=together if shared.rows_of(node) > FEW_ROWS else FEW_ROWS,
         items=cores.ITEMS,
         shortest=SHORTEST,
+        most=MOST,
         defines={
             **cores.defines(node.sources[1].dtype),
             **({"SOFTCAP": 1} if number(node, "softcap") else {}),

@@ -1,7 +1,7 @@
 """Products of matrices: `mul_mat`, `mul_mat_id`."""
 
 from tensorplug.device import Tensor
-from tensorplug_cuda.kernels import experts, mma
+from tensorplug_cuda.kernels import experts, library, mma
 from tensorplug_cuda.kernels.columns import few, takes_few
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.product import hadamard, need_product, product
@@ -15,8 +15,9 @@ def mul_mat(node: Tensor, facts: Facts) -> Program:
         return transform
     if takes_few(node):
         return few(node, facts)
-    by_cores = has_elements(node) and mma.takes(node, facts)
-    return (mma.by_tensor_cores if by_cores else product)(node, facts)
+    if not (has_elements(node) and mma.takes(node, facts)):
+        return product(node, facts)
+    return (library.by_library if library.fits(node) else mma.by_tensor_cores)(node, facts)
 
 
 def has_elements(node: Tensor) -> bool:

@@ -8,15 +8,22 @@ from tensorplug_cuda.kernels.experts import MMA_TEXT, SIDE
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.copying import copies
 from tensorplug_simt.families.product import REPEATS, may_round, repeats
-from tensorplug_simt.program import Kernel, Launch, Program, blocks_of, launch, region, scratch
+from tensorplug_simt.program import (
+    Kernel,
+    Launch,
+    Program,
+    Region,
+    blocks_of,
+    launch,
+    region,
+    scratch,
+)
 
 MMA_PRODUCT = Kernel("mma_product", MMA_TEXT, ("w", "x", "y"), ("y",), REPEATS, (TEXT, cores.CORES))
 NARROW, LARGE, LARGE_ITEMS = 32, 128, 256
 """Columns of tiles for few; rows and columns of large tiles, and items of a group for one."""
-
-
 MOST_ROOM = 2**28
-"""Bytes for columns that are rounded before; larger ones are rounded in each tile."""
+"""Scratch bytes for sides that are converted before; larger ones are converted in each tile."""
 
 
 def takes(node: Tensor, facts: Facts) -> bool:
@@ -32,23 +39,28 @@ def by_tensor_cores(node: Tensor, facts: Facts) -> Program:
     reads them.
     """
     w, x = (region(source) for source in node.sources)
-    width = _width(node, facts)
-    side = LARGE if width == LARGE else SIDE
-    kind = cores.factor_type(w.dtype)
-    rounded = scratch(kind, x.ne)
+    rounded = scratch(cores.factor_type(w.dtype), x.ne)
     launches: list[Launch] = []
-    if width == LARGE and x.dtype is F32 and rounded.nbytes <= MOST_ROOM:
+    large = _width(node, facts) == LARGE
+    if large and x.dtype is F32 and rounded.nbytes <= MOST_ROOM:
         launches += copies(x, rounded, facts)
         x = rounded
-    product = launch(
-        MMA_PRODUCT,
+    multiply = product(MMA_PRODUCT, w, x, node, facts)
+    return Program((*launches, multiply), scratch=rounded.nbytes if launches else 0)
+
+
+def product(kernel: Kernel, w: Region, x: Region, node: Tensor, facts: Facts) -> Launch:
+    """The launch of a product of `w` and `x`, which are the sources of `node` in some type."""
+    width = _width(node, facts)
+    side = LARGE if width == LARGE else SIDE
+    return launch(
+        kernel,
         {"w": w, "x": x, "y": node},
         groups=(blocks_of(w.ne[1], side), blocks_of(x.ne[1], width), node.ne[2] * node.ne[3]),
         local=(LARGE_ITEMS if width == LARGE else cores.ITEMS,),
-        defines={**cores.defines(kind), "WIDTH": width},
+        defines={**cores.defines(cores.factor_type(w.dtype)), "WIDTH": width},
         numbers=repeats(*node.sources),
     )
-    return Program((*launches, product), scratch=rounded.nbytes if launches else 0)
 
 
 def _width(node: Tensor, facts: Facts) -> int:

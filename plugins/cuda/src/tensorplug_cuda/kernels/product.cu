@@ -19,23 +19,25 @@ DEVICE void take_numbers(int* numbers, const int* from, int count, int items) {
 
 //: warp_product
 // A warp for each row of w and COLUMNS rows of x, or EXPERTS: for each row of one expert's matrix and
-// one row of x. Four elements at a time where they lie in order.
+// one row of x. 16 bytes of w at a time where elements lie in order.
 #if defined(x_is_f32) && (defined(w_is_f32) || defined(w_is_f16) || defined(w_is_bf16))
-#define IN_ORDER(pointer, role) ((ulong)(pointer) % (4 * role##_bytes) == 0 && p.role.nb[0] == role##_bytes)
-DEVICE float4 four_of(const uchar* w) {
+#define AT_ONCE (16 / w_bytes)
+#define IN_ORDER(pointer, role) ((ulong)(pointer) % 16 == 0 && p.role.nb[0] == role##_bytes)
+// The elements of 16 bytes of w.
+DEVICE void quad_of(const uchar* w, float* to) {
+  const uint4 quad = *(const uint4*)w;
+  const uint words[4] = {quad.x, quad.y, quad.z, quad.w};
+  UNROLLED for (int i = 0; i < 4; i++) {
 #if defined(w_is_f32)
-  return *(const float4*)w;
+    to[i] = BITS_FLOAT(words[i]);
+#elif defined(w_is_f16)
+    to[2 * i] = half_bits_to_float((ushort)(words[i] & 0xffffu));
+    to[2 * i + 1] = half_bits_to_float((ushort)(words[i] >> 16));
 #else
-  const uint2 both = *(const uint2*)w;
-#if defined(w_is_f16)
-#define LOWER(v) half_bits_to_float((ushort)((v) & 0xffffu))
-#define UPPER(v) half_bits_to_float((ushort)((v) >> 16))
-#else
-#define LOWER(v) BITS_FLOAT((v) << 16)
-#define UPPER(v) BITS_FLOAT((v) & 0xffff0000u)
+    to[2 * i] = BITS_FLOAT(words[i] << 16);
+    to[2 * i + 1] = BITS_FLOAT(words[i] & 0xffff0000u);
 #endif
-  return make_float4(LOWER(both.x), UPPER(both.x), LOWER(both.y), UPPER(both.y));
-#endif
+  }
 }
 #endif
 KERNEL_HEAD {
@@ -49,17 +51,21 @@ KERNEL_HEAD {
   WITH_GATE(for (int c = 0; c < COLUMNS; c++) sums2[c] = 0.0f;)
   int start = 0;
 #ifdef IN_ORDER
-#define ADD_FOUR(sum, a) sum += (a).x * b.x + (a).y * b.y + ((a).z * b.z + (a).w * b.w);
+#define ADD_FOUR(sum, a) sum += (a)[0] * b.x + (a)[1] * b.y + ((a)[2] * b.z + (a)[3] * b.w);
   // Rows of x are alike: the first and the step between two tell of all.
   if (IN_ORDER(w, w) WITH_GATE(&& IN_ORDER(w2, w2)) && IN_ORDER(ROW(x, 0, i2, i3), x) && p.x.nb[1] % 16 == 0) {
-    start = p.w.ne[0] / 4 * 4;
-    for (int k = 4 * lane; k < start; k += 128) {
-      const float4 a = four_of(w + (long)k * w_bytes);
-      WITH_GATE(const float4 a2 = four_of(w2 + (long)k * w_bytes);)
+    start = p.w.ne[0] / AT_ONCE * AT_ONCE;
+    for (int k = AT_ONCE * lane; k < start; k += AT_ONCE * 32) {
+      float a[AT_ONCE];
+      quad_of(w + (long)k * w_bytes, a);
+      WITH_GATE(float a2[AT_ONCE]; quad_of(w2 + (long)k * w_bytes, a2);)
       for (int c = 0; c < COLUMNS; c++) {
-        const float4 b = *(const float4*)(ROW(x, COLUMN(c), i2, i3) + 4 * (long)k);
-        ADD_FOUR(sums[c], a)
-        WITH_GATE(ADD_FOUR(sums2[c], a2))
+        const float4* four = (const float4*)(ROW(x, COLUMN(c), i2, i3) + 4 * (long)k);
+        UNROLLED for (int i = 0; i < AT_ONCE / 4; i++) {
+          const float4 b = four[i];
+          ADD_FOUR(sums[c], a + 4 * i)
+          WITH_GATE(ADD_FOUR(sums2[c], a2 + 4 * i))
+        }
       }
     }
   }

@@ -81,7 +81,8 @@ class Function:
     ) -> None:
         assert stream is not None, "the stand-in has no current stream"
         with machine.lock:
-            self._check(grid, block, stream.queue.ordinal)
+            queue = machine.queue(stream.ptr)
+            self._check(grid, block, queue.ordinal)
             machine.check(self.ordinal)
             if machine.failing:
                 machine.failing = False
@@ -94,7 +95,7 @@ class Function:
             places = [i for i, arg in enumerate(args) if isinstance(arg, MemoryPointer)]
             job = Launch(self, grid, block, values, places)
             machine.launches += 1
-            stream.queue.put(job, self.name)
+            queue.put(job, self.name)
 
     def _check(self, grid: tuple[int, ...], block: tuple[int, ...], ordinal: int) -> None:
         if machine.current != self.ordinal or ordinal != self.ordinal:

@@ -1,30 +1,27 @@
-"""Emulated machines with GPUs: the memory of each, and the work that is queued on streams.
+"""Emulated machines with GPUs: the memory of each, and its streams and events by their handles.
 
 Memory of a GPU is memory of this process behind a wall: every address that is given to CUDA is
-looked up. Work that is queued is done only when something waits for it, so that code which forgets
-to wait sees old bytes. What a real GPU would do in the meantime is done step by step, one step each
-time that an event is queried.
+looked up, and so is every handle.
 """
 
 import bisect
 import ctypes
-import random
 import threading
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from cupy._streams import Event, Queue
 
 GUARD = 256
 """Bytes around each allocation that must not be written; also the alignment of its address."""
 PATTERN = 0xA5
 UNWRITTEN = 0xFF
 """What new memory holds: as floats, these bytes are NaN."""
-TICK = 1e-3
-"""Milliseconds that work takes by the clock of its stream, unless a test says otherwise."""
 
 INVALID_VALUE, OUT_OF_MEMORY, NO_DEVICE, INVALID_DEVICE = 1, 2, 100, 101
 INVALID_HANDLE, NOT_READY, ILLEGAL_ADDRESS = 400, 600, 700
@@ -83,126 +80,14 @@ class Gpu:
     properties: dict[str, Any] = field(default_factory=dict)
 
 
-class Capture:
-    """Work of the streams that take part in a capture: each job, and the jobs that it comes after.
-
-    Any order that keeps these is right, so each run has another one: first the latest job that may
-    be done is, then chance decides.
-    """
-
-    def __init__(self, origin: "Queue") -> None:
-        self.origin = origin
-        self.queues = {origin}
-        self.jobs: list[Callable[[], None]] = []
-        self.after: list[frozenset[int]] = []
-        self.handle = machine.new_handle()
-        self.invalid = False
-        self.over = False
-        self._chance: random.Random | None = None
-
-    def add(self, job: Callable[[], None], after: Iterable[int]) -> int:
-        """Take a job; returns its number."""
-        self.jobs.append(job)
-        self.after.append(frozenset(after))
-        return len(self.jobs) - 1
-
-    def end(self) -> None:
-        """Let go of all streams. Fails for a capture that is spoiled, or misses work at its end."""
-        front = self.origin.front
-        for queue in self.queues:
-            queue.capture, queue.front = None, frozenset()
-        self.over = True
-        if self.invalid:
-            raise CUDARuntimeError(CAPTURE_INVALIDATED)
-        if set(range(len(self.jobs))) - set().union(front, *self.after):
-            raise CUDARuntimeError(CAPTURE_UNJOINED)
-
-    def order(self) -> list[int]:
-        """The numbers of all jobs, each behind those that it comes after."""
-        followers: list[list[int]] = [[] for _ in self.jobs]
-        waits = [len(after) for after in self.after]
-        for number, after in enumerate(self.after):
-            for earlier in after:
-                followers[earlier].append(number)
-        ready = [number for number, count in enumerate(waits) if not count]
-        order = []
-        while ready:
-            ready.sort()
-            order.append(ready.pop(self._chance.randrange(len(ready)) if self._chance else -1))
-            for number in followers[order[-1]]:
-                waits[number] -= 1
-                if not waits[number]:
-                    ready.append(number)
-        self._chance = self._chance or random.Random(len(self.jobs))
-        return order
-
-
-class Queue:
-    """The work of one stream, in order."""
-
-    def __init__(self, ordinal: int, ptr: int) -> None:
-        self.ordinal = ordinal
-        self.ptr = ptr
-        self.jobs: deque[Callable[[], None]] = deque()
-        self.queued = 0
-        self.done = 0
-        self.clock = 0.0
-        """Milliseconds from the start of the stream to the end of what is queued."""
-        self.capture: Capture | None = None
-        self.front: frozenset[int] = frozenset()
-        """While this captures: the jobs that the next one comes after."""
-        self.retired = False
-
-    def put(self, job: Callable[[], None], name: str = "") -> None:
-        """Queue a job, or capture it; kernels have names."""
-        if self.capture is not None:
-            self.front = frozenset([self.capture.add(job, self.front)])
-            return
-        self.jobs.append(job)
-        self.queued += 1
-        self.clock += machine.times.get(name, TICK)
-
-    def run(self, end: int) -> None:
-        """Do all jobs before number `end`."""
-        gpu = machine.gpus[self.ordinal]
-        while self.done < end and self.jobs:
-            job = self.jobs.popleft()
-            try:
-                if gpu.error is None:
-                    job()
-            except CUDARuntimeError as error:
-                gpu.error = error
-            finally:
-                self.done += 1
-
-    def forbid(self, what: str) -> None:
-        """Fail for a call that is forbidden while this stream captures; that ends the capture."""
-        if self.capture is not None:
-            self.spoil(CAPTURE_UNSUPPORTED, what)
-
-    def spoil(self, status: int, what: str = "") -> None:
-        """Fail, and so will the end of the capture."""
-        assert self.capture is not None
-        self.capture.invalid = True
-        raise CUDARuntimeError(status, what)
-
-    def join(self, capture: Capture, front: frozenset[int]) -> None:
-        """Capture from now on too, behind jobs of `capture`; or be behind these as well."""
-        if capture.over:
-            raise CUDARuntimeError(CAPTURED_EVENT, "of a capture that is over")
-        if self.capture not in (None, capture):
-            capture.invalid = True
-            self.spoil(CAPTURE_MERGE)
-        capture.queues.add(self)
-        self.capture, self.front = capture, self.front | front
-
-
 class Machine:
     """The GPUs of a process, their memory and streams."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.thread = threading.local()
+        self.newest = 0x1000
+        """The latest handle; no handle is used twice, also not after `reset`."""
         self.reset()
 
     def reset(self, gpus: int = 1, memory: int = 1 << 28) -> None:
@@ -220,8 +105,9 @@ class Machine:
         self.failing = False
         self.times: dict[str, float] = {}
         """Milliseconds that kernels take, by name; `cublaslt` is a product of the library."""
-        self.next_stream = 0x1000
-        self.events: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self.events: dict[int, Event] = {}
+        self.oldest = self.newest
+        """Handles up to this one are of earlier machines."""
         self.graphs: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self.node_updates = 0
 
@@ -337,33 +223,42 @@ class Machine:
 
     # --- streams ---------------------------------------------------------------------------
 
-    def new_queue(self) -> Queue:
-        """A stream of the current GPU."""
-        with self.lock:
-            self.check(self.current)
-            queue = Queue(self.current, self.new_handle())
-            self.queues[queue.ptr] = queue
-            return queue
-
-    def retire(self, queue: Queue) -> None:
-        """Forget a stream that was garbage-collected, once its work is done."""
-        with self.lock:
-            queue.retired = True
-            # A stream of an earlier machine may have had the same handle.
-            if not queue.jobs and self.queues.get(queue.ptr) is queue:
-                del self.queues[queue.ptr]
-
-    def queue(self, ptr: int) -> Queue:
-        """The stream with a handle."""
-        if ptr not in self.queues:
-            raise CUDARuntimeError(INVALID_HANDLE, "no such stream, or the legacy default stream")
-        return self.queues[ptr]
-
     def new_handle(self) -> int:
         """A new handle; the next number is free too."""
         with self.lock:
-            self.next_stream += 16
-            return self.next_stream
+            self.newest += 16
+            return self.newest
+
+    def queue(self, handle: int) -> "Queue":
+        """The stream with a handle."""
+        found = self.queues.get(handle)
+        if found is None or found.retired:
+            self._no_such("stream", handle)
+        return found
+
+    def event(self, handle: int) -> "Event":
+        """The event with a handle."""
+        found = self.events.get(handle)
+        if found is None:
+            self._no_such("event", handle)
+        return found
+
+    def _no_such(self, what: str, handle: int) -> NoReturn:
+        """Fail. A real GPU's driver crashes if the handle was destroyed, so that is a fault too."""
+        if self.oldest < handle <= self.newest:
+            self.faults.append(f"a destroyed {what} was used")
+        raise CUDARuntimeError(INVALID_HANDLE, f"no such {what}")
+
+    def is_earlier(self, handle: int) -> bool:
+        """Whether a handle is of an earlier machine, where nothing is left to destroy."""
+        return handle <= self.oldest
+
+    def retire(self, queue: "Queue") -> None:
+        """Forget a stream that was destroyed, once its work is done."""
+        with self.lock:
+            queue.retired = True
+            if not queue.jobs:
+                del self.queues[queue.handle]
 
     def no_capture(self, what: str) -> None:
         """Fail for a call that a plan must not make while any stream captures.

@@ -1,22 +1,13 @@
 """Devices, streams, events and graphs."""
 
 import ctypes
+import sys
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
-from cupy._machine import (
-    CAPTURE_ISOLATION,
-    CAPTURE_UNMATCHED,
-    CAPTURED_EVENT,
-    INVALID_HANDLE,
-    NOT_READY,
-    Capture,
-    CUDARuntimeError,
-    Queue,
-    machine,
-)
+from cupy._machine import CAPTURE_UNMATCHED, INVALID_HANDLE, CUDARuntimeError, machine
+from cupy._streams import Capture, Queue
 from cupy.cuda import compiler, driver, function, memory, runtime
 from cupy.cuda.memory import Memory, MemoryPointer, UnownedMemory
 
@@ -59,118 +50,71 @@ class Device:
 
 
 class Event:
-    """A mark; those that were never recorded are done."""
+    """An event that its finalizer destroys, also while others in the same garbage still use it."""
 
     def __init__(
         self, block: bool = False, disable_timing: bool = False, interprocess: bool = False
     ) -> None:
-        self.ordinal = machine.current
-        self.timed = not disable_timing
-        self.queue: Queue | None = None
-        self.position = 0
-        self.clock = 0.0
-        self.captured: tuple[Capture, frozenset[int]] | None = None
-        """The capture in which it was recorded, and what comes before it there."""
-        self.ptr = machine.new_handle()
-        machine.events[self.ptr] = self
+        self.ptr = 0
+        self.ptr = runtime.eventCreateWithFlags(
+            runtime.eventDisableTiming if disable_timing else runtime.eventDefault
+        )
 
-    def forbid(self, what: str) -> None:
-        """Fail for a call that is forbidden with an event that is part of a capture."""
-        if self.captured is not None:
-            self.captured[0].invalid = True
-            raise CUDARuntimeError(CAPTURED_EVENT, what)
+    def __del__(self, _finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self.ptr and not _finalizing():
+            runtime.eventDestroy(self.ptr)
 
     @property
     def done(self) -> bool:
         return runtime.eventQuery(self.ptr) == 0
 
-    def status(self) -> int:
-        """Whether the work before it is done; each call does some of it."""
-        with machine.lock:
-            self.forbid("an event is looked at")
-            if self.queue is None:
-                return 0
-            self.queue.run(min(self.queue.done + 1, self.position))
-            error = machine.gpus[self.queue.ordinal].error
-            if error is not None:
-                return error.status
-            return 0 if self.queue.done >= self.position else NOT_READY
-
-    def record(self, stream: "_Stream | None" = None) -> None:
+    def record(self, stream: "_BaseStream | None" = None) -> None:
         assert stream is not None, "the stand-in has no current stream"
         stream.record(self)
 
     def synchronize(self) -> None:
-        with machine.lock:
-            self.forbid("an event is waited for")
-            if self.queue is not None:
-                machine.waits += 1
-                self.queue.run(self.position)
-                machine.check(self.queue.ordinal)
+        runtime.eventSynchronize(self.ptr)
 
 
-class _Stream:
+class _BaseStream:
     """What streams of all kinds do."""
 
-    queue: Queue
+    def __init__(self, ptr: int, device_id: int) -> None:
+        self.ptr = ptr
+        self.device_id = device_id
 
     @property
-    def ptr(self) -> int:
-        return self.queue.ptr
-
-    @property
-    def device_id(self) -> int:
-        return self.queue.ordinal
-
-    @property
-    def done(self) -> bool:
-        with machine.lock:
-            self.queue.run(self.queue.done + 1)
-            return self.queue.done >= self.queue.queued
+    def queue(self) -> Queue:
+        """The work of the stream; CuPy has no such property."""
+        return machine.queue(self.ptr)
 
     def synchronize(self) -> None:
-        with machine.lock:
-            self.queue.forbid("the stream is waited for")
-            machine.waits += 1
-            self.queue.run(self.queue.queued)
-            machine.check(self.queue.ordinal)
+        runtime.streamSynchronize(self.ptr)
 
-    def record(self, event: Event | None = None) -> Event:
-        with machine.lock:
-            event = Event() if event is None else event
-            if event.ordinal != self.queue.ordinal:
-                raise CUDARuntimeError(INVALID_HANDLE, "an event of another GPU")
-            machine.check(self.queue.ordinal)
-            if self.queue.capture is not None:
-                event.captured = self.queue.capture, self.queue.front
-            else:
-                event.captured = None
-                event.queue, event.position = self.queue, self.queue.queued
-                event.clock = self.queue.clock
-            return event
+    def record(self, event: Any = None) -> Any:
+        event = Event() if event is None else event
+        runtime.eventRecord(event.ptr, self.ptr)
+        return event
 
-    def wait_event(self, event: Event) -> None:
-        with machine.lock:
-            first, position = event.queue, event.position
-            if event.captured is not None:
-                self.queue.join(*event.captured)
-            elif first is not None and self.queue.capture is not None:
-                self.queue.spoil(CAPTURE_ISOLATION)
-            elif first is not None:
-                self.queue.put(lambda: first.run(position))
+    def wait_event(self, event: Any) -> None:
+        runtime.streamWaitEvent(self.ptr, event.ptr)
 
     def begin_capture(self, mode: int | None = None) -> None:
+        if self.ptr in LEGACY:
+            raise RuntimeError("cannot capture on the default (legacy) stream")
         with machine.lock:
-            self.queue.forbid("a capture begins")
-            self.queue.capture, self.queue.front = Capture(self.queue), frozenset()
+            queue = self.queue
+            queue.forbid("a capture begins")
+            queue.capture, queue.front = Capture(queue), frozenset()
 
     def end_capture(self) -> "Graph":
         with machine.lock:
-            capture = self.queue.capture
-            if capture is None:
+            queue = self.queue
+            if queue.capture is None:
                 raise CUDARuntimeError(1, "no capture has begun")
-            if capture.origin is not self.queue:
-                self.queue.spoil(CAPTURE_UNMATCHED)
+            capture = queue.capture
+            if capture.origin is not queue:
+                queue.spoil(CAPTURE_UNMATCHED)
             capture.end()
             machine.captures += 1
             return Graph(capture)
@@ -179,32 +123,46 @@ class _Stream:
         return self.queue.capture is not None
 
 
-class Stream(_Stream):
-    """A stream of the current GPU, or one that another library made and keeps."""
+LEGACY = (0, 1)
+"""The two handles of the default stream."""
 
-    _theirs: Any = None
+
+class Stream(_BaseStream):
+    """A stream of the current GPU, or one that another library made and keeps.
+
+    Its finalizer destroys a stream of its own, also while others in the same garbage still use it.
+    """
+
+    _foreign_stream_ref: Any
 
     def __init__(self, null: bool = False, non_blocking: bool = False) -> None:
-        assert non_blocking, "the backend's streams do not wait for the default stream"
-        self.queue = machine.new_queue()
+        flags = runtime.streamNonBlocking if non_blocking else runtime.streamDefault
+        super().__init__(runtime.streamCreateWithFlags(flags), machine.current)
+        self._foreign_stream_ref = None
 
     @classmethod
     def from_external(cls, obj: Any) -> "Stream":
-        """The stream that `obj` tells by CUDA's protocol for streams."""
+        """The stream that `obj` tells by CUDA's protocol for streams; keeps `obj`."""
         if not hasattr(obj, "__cuda_stream__"):
             raise TypeError(f"{type(obj).__name__} has no __cuda_stream__")
         version, ptr = obj.__cuda_stream__()
         if version != 0:
-            raise TypeError(f"version {version} of the protocol for streams; 0 is known")
-        stream = cls.__new__(cls)
+            raise ValueError(f"version {version} of the protocol for streams; 0 is known")
         if ptr == 0:  # the legacy default stream, known from the first request on
             machine.queues.setdefault(0, Queue(machine.current, 0))
-        stream.queue, stream._theirs = machine.queue(ptr), obj
+        machine.queue(ptr)
+        stream = cls.__new__(cls)
+        _BaseStream.__init__(stream, ptr, -1)
+        stream._foreign_stream_ref = obj
         return stream
 
-    def __del__(self) -> None:
-        if hasattr(self, "queue") and self._theirs is None:
-            machine.retire(self.queue)
+    def __del__(self, _finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if _finalizing():
+            return
+        if self._foreign_stream_ref is not None:
+            self._foreign_stream_ref = None
+            return
+        runtime.streamDestroy(self.ptr)
 
 
 class Graph:
@@ -216,15 +174,16 @@ class Graph:
         self.graph, self.graphExec = capture.handle, capture.handle + 1
         machine.graphs[self.graph] = machine.graphs[self.graphExec] = self
 
-    def launch(self, stream: _Stream | None = None) -> None:
+    def launch(self, stream: Any = None) -> None:
         assert stream is not None, "the stand-in has no current stream"
         with machine.lock:
-            if stream.queue.ordinal != self._ordinal:
+            queue = machine.queue(stream.ptr)
+            if queue.ordinal != self._ordinal:
                 raise CUDARuntimeError(INVALID_HANDLE, "a graph of another GPU")
             machine.check(self._ordinal)
             machine.graph_launches += 1
             for number in self.captured.order():
-                stream.queue.put(self.captured.jobs[number])
+                queue.put(self.captured.jobs[number])
 
 
 class PinnedMemory:
@@ -236,9 +195,8 @@ class PinnedMemory:
         self.ptr = self._allocation.start
 
     def __del__(self) -> None:
+        # CUDA does not promise to wait for work that uses the memory.
         if hasattr(self, "_allocation") and machine.knows(self._allocation):
-            for ordinal in range(len(machine.gpus)):
-                machine.synchronize_device(ordinal, capturing=True)
             machine.forget(self._allocation)
 
 
@@ -253,10 +211,6 @@ class PinnedMemoryPointer:
         return pointer
 
 
-def get_elapsed_time(start: Event, end: Event) -> float:
-    """Milliseconds between two marks, by the clock of the stream, as a float of 32 bits."""
-    if not (start.timed and end.timed):
-        raise CUDARuntimeError(INVALID_HANDLE, "an event without timing")
-    if not (start.done and end.done):
-        raise CUDARuntimeError(NOT_READY, "an event is not reached")
-    return float(np.float32(end.clock - start.clock))
+def get_elapsed_time(start_event: Any, end_event: Any) -> float:
+    """Milliseconds between two events."""
+    return runtime.eventElapsedTime(start_event.ptr, end_event.ptr)

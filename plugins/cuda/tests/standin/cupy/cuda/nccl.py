@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cupy._machine import Queue, machine, view
+from cupy._machine import machine, view
+from cupy._streams import Queue
 
 NCCL_SUM = 0
 NCCL_FLOAT32 = 7

@@ -6,7 +6,9 @@ import numpy as np
 
 from cupy._machine import (
     ALREADY_REGISTERED,
+    INVALID_HANDLE,
     INVALID_VALUE,
+    NOT_READY,
     NOT_REGISTERED,
     Allocation,
     CUDARuntimeError,
@@ -14,10 +16,13 @@ from cupy._machine import (
     machine,
     view,
 )
+from cupy._streams import Event, Queue
 
 __all__ = ["CUDARuntimeError"]
 
 hostAllocPortable = 1
+eventDefault, eventDisableTiming = 0, 2
+streamDefault, streamNonBlocking = 0, 1
 streamCaptureModeGlobal, streamCaptureModeThreadLocal, streamCaptureModeRelaxed = 0, 1, 2
 memcpyDefault = 4
 PAGE = 4096
@@ -51,9 +56,70 @@ def memGetInfo() -> tuple[int, int]:
     return gpu.memory - gpu.allocated, gpu.memory
 
 
+def streamCreateWithFlags(flags: int) -> int:
+    assert flags == streamNonBlocking, "the backend's streams do not wait for the default stream"
+    with machine.lock:
+        machine.check(machine.current)
+        handle = machine.new_handle()
+        machine.queues[handle] = Queue(machine.current, handle)
+        return handle
+
+
+def streamDestroy(stream: int) -> None:
+    with machine.lock:
+        if not machine.is_earlier(stream):
+            machine.retire(machine.queue(stream))
+
+
+def streamSynchronize(stream: int) -> None:
+    with machine.lock:
+        machine.queue(stream).synchronize()
+
+
+def streamWaitEvent(stream: int, event: int, flags: int = 0) -> None:
+    with machine.lock:
+        machine.queue(stream).wait(machine.event(event))
+
+
+def eventCreateWithFlags(flags: int) -> int:
+    with machine.lock:
+        handle = machine.new_handle()
+        machine.events[handle] = Event(timed=not flags & eventDisableTiming)
+        return handle
+
+
+def eventDestroy(event: int) -> None:
+    with machine.lock:
+        if not machine.is_earlier(event):
+            machine.event(event)
+            del machine.events[event]
+
+
+def eventRecord(event: int, stream: int) -> None:
+    with machine.lock:
+        machine.queue(stream).record(machine.event(event))
+
+
 def eventQuery(event: int) -> int:
     """A status, which CuPy hands on as it is: 0, NOT_READY, or what went wrong on the GPU."""
-    return machine.events[event].status()
+    with machine.lock:
+        return machine.event(event).status()
+
+
+def eventSynchronize(event: int) -> None:
+    with machine.lock:
+        machine.event(event).synchronize()
+
+
+def eventElapsedTime(start: int, end: int) -> float:
+    """Milliseconds between two events, by the clock of the stream, as a float of 32 bits."""
+    with machine.lock:
+        first, last = machine.event(start), machine.event(end)
+        if not (first.timed and last.timed):
+            raise CUDARuntimeError(INVALID_HANDLE, "an event without timing")
+        if first.status() or last.status():
+            raise CUDARuntimeError(NOT_READY, "an event is not reached")
+        return float(np.float32(last.clock - first.clock))
 
 
 def memset(ptr: int, value: int, size: int) -> None:

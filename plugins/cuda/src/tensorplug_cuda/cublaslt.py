@@ -89,7 +89,7 @@ def _found() -> Any:
     """The library, or why there is none: it is looked for once."""
     remedy = "pip install nvidia-cublas (CUDA 13) or nvidia-cublas-cu12"
     try:
-        from cuda import pathfinder  # noqa: PLC0415 - comes with cuda-bindings, which is optional
+        from cuda import pathfinder  # noqa: PLC0415 - comes with CuPy 14
     except ImportError:
         return "cuBLASLt is looked for by cuda-pathfinder; install it"
     try:
