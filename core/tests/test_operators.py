@@ -281,7 +281,7 @@ def test_product_with_an_array_is_refused() -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (2, 3, 4), (2, 5, 3, 4)])
-def test_mt_swaps_the_last_two_dimensions(shape) -> None:
+def test_shape_of_mt_has_the_last_two_dimensions_swapped(shape) -> None:
     assert x_(*shape).mT.shape == np.empty(shape).swapaxes(-1, -2).shape
 
 

@@ -8,23 +8,19 @@ import pytest
 from tensorplug.device import DeviceError
 from tensorplug_emulator import nvrtc
 from tensorplug_emulator.evidence import (
-    ARCHITECTURES,
     Limits,
     alone_problems,
     compile_problems,
-    first_launches,
-    known,
     launches_of,
-    turn_of,
 )
 from tensorplug_emulator.nvrtc import compiled
+from tensorplug_emulator.suites import kernels
 from tensorplug_simt import families  # noqa: F401 - fills the table of lowerings
 from tensorplug_simt.dialects.cuda import cuda_options, cuda_source
 from tensorplug_simt.facts import Facts
 from tensorplug_testing.tiers import select
 
 pytestmark = pytest.mark.skipif(bool(nvrtc.missing()), reason=nvrtc.missing())
-in_turns = pytest.mark.parametrize("turn", range(len(ARCHITECTURES)))
 
 GPU = Facts(wide=False, subgroup=32, fp16=True, fp64=True, int_dot=True)
 LIMITS = Limits(
@@ -58,43 +54,15 @@ LIMITS = Limits(
 )
 
 
-@pytest.fixture(params=ARCHITECTURES)
-def architecture(request):
-    """A generation of GPUs; skips where the compiler does not know it."""
-    if not known(request.param):
-        pytest.skip(f"this compiler does not know {request.param}")
-    return request.param
+architecture = kernels.architecture
 
 
-@in_turns
-def test_each_kernel_compiles_for_one_architecture(turn):
-    launches = first_launches(launches_of(select("smoke"), GPU))
+class TestCompiled(kernels.CompiledKernelTests):
+    """All of them, for one GPU or for each."""
 
-    assert compile_problems(*turn_of(launches, turn), LIMITS) == []
-
-
-@pytest.mark.long
-@in_turns
-def test_each_quick_program_compiles_for_one_architecture(turn):
-    launches = launches_of(select("smoke"), GPU)
-
-    assert compile_problems(*turn_of(launches, turn), LIMITS) == []
-
-
-@pytest.mark.slow
-@in_turns
-def test_every_program_compiles_by_itself_as_a_device_compiles_it(turn):
-    launches = launches_of(select("full"), GPU)
-
-    assert alone_problems(*turn_of(launches, turn), LIMITS) == []
-
-
-@pytest.mark.slow
-def test_every_program_compiles(architecture):
-    launches = launches_of(select("full"), GPU)
-
-    assert len(launches) > 1000
-    assert compile_problems(launches, architecture, LIMITS) == []
+    facts = GPU
+    limits = LIMITS
+    least = {"full": 1000}
 
 
 @pytest.mark.parametrize(("parts", "folded"), [(4, False), (0, True), (4, True)])

@@ -7,15 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tensorplug_emulator import missing
 from tensorplug_emulator.device import EmulatedDevice
-from tensorplug_emulator.evidence import emulation_problems, first_cases
 from tensorplug_simt import families  # noqa: F401 - fills the table of lowerings
-from tensorplug_testing.tiers import select
 
-from .emulated import KitTests, in_each_order
-
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+from .emulated import SharedKernelTests
 
 
 @pytest.fixture(scope="module")
@@ -24,13 +19,7 @@ def device() -> Iterator[EmulatedDevice]:
         yield device
 
 
-@in_each_order
-def test_each_kernel_computes_its_first_case(device, order):
-    cases = first_cases(device, select("smoke"))
+class TestKernels(SharedKernelTests):
+    """The kernels that all GPU plugins share, in CUDA C++."""
 
-    assert len(cases) > 60
-    assert emulation_problems(device, cases, order) == []
-
-
-class TestKit(KitTests):
-    """The conformance kit."""
+    least = {**SharedKernelTests.least, "first": 60}

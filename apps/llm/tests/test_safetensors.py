@@ -31,7 +31,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "model.safetensors"
 
 
-def test_tensors_say_type_sizes_and_place(path: Path) -> None:
+def test_tensors_say_type_and_sizes_and_share_the_files_memory(path: Path) -> None:
     path.write_bytes(WHOLE)
 
     with open_safetensors(path) as file:

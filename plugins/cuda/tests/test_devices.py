@@ -6,6 +6,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.device import DeviceError, DeviceType, OptionError
+from tensorplug_emulator.suites.devices import FeatureTests
 
 
 def test_each_gpu_is_a_device_with_its_identity(devices, machine):
@@ -110,13 +111,15 @@ def test_activations_that_mean_nothing_are_refused(devices, monkeypatch):
         devices()
 
 
-def test_features_tell_versions_and_gpus(machine):
-    from tensorplug_cuda.plugin import tensorplug_features
+class TestFeatures(FeatureTests):
+    """Versions and GPUs."""
 
-    assert tensorplug_features() == {
+    plugin = "tensorplug_cuda.plugin"
+    features = {
         "cupy": "emulated",
         "cuda": "13.0",
         "driver": "13.2",
+        "cublaslt": "cuBLASLt is looked for by cuda-pathfinder; install it",
         "gpu 0": "sm_80, 0000:41:00.0, GPU-00010203-0405-0607-0809-0a0b0c0d0e0f",
     }
 

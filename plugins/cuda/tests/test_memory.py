@@ -4,30 +4,14 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.device import DeviceLost, OutOfMemory
+from tensorplug.device import DeviceLost
+from tensorplug_emulator.suites.devices import StandInMemoryTests
 
 
-def test_memory_that_is_not_there_is_reported_with_both_sizes(device, monkeypatch):
-    monkeypatch.setattr(device, "_allocated", device.total - 100)
+class TestMemory(StandInMemoryTests):
+    """What every device over a stand-in says of memory."""
 
-    with pytest.raises(OutOfMemory, match="cuda:0: 1000 bytes needed, 100 available"):
-        device.buffer_type.alloc(1000)
-
-
-def test_memory_that_others_took_is_out_of_memory_too(device, machine):
-    machine.gpus[0].allocated = device.total
-
-    with pytest.raises(OutOfMemory, match="cuda:0: 1000 bytes: cudaErrorMemoryAllocation"):
-        device.buffer_type.alloc(1000)
-
-
-def test_memory_in_use_is_not_free(device):
-    before = device.memory().free
-
-    with device.buffer_type.alloc(1 << 20):
-        assert device.memory().free == before - (1 << 20)
-
-    assert device.memory().free == before
+    exhausted = "cudaErrorMemoryAllocation"
 
 
 def test_new_memory_holds_what_the_host_writes(device):
@@ -89,13 +73,6 @@ def test_memory_that_is_registered_already_cannot_be_imported_and_is_copied(devi
         copied = tp.from_dlpack(data.view(np.int8), stream)
 
         assert copied.place.buffer.memory.ptr != data.ctypes.data
-
-
-def test_memory_of_which_elements_cannot_be_loaded_is_not_imported(device):
-    data = np.zeros(4096, np.float32).view(np.uint8)[1:]
-
-    with pytest.raises(tp.Unsupported, match=r"past a multiple of 16.*place\(\) copies"):
-        device.import_host(data)
 
 
 def test_imported_memory_is_copied_to_another_gpu(pair):

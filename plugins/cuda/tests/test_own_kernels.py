@@ -25,13 +25,12 @@ from tensorplug_emulator.evidence import (
     alone_problems,
     compile_problems,
     emulation_problems,
-    first_cases,
     first_launches,
-    known,
     launches_of,
     supported,
     turn_of,
 )
+from tensorplug_emulator.suites import kernels
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.lowering import lower
 from tensorplug_testing.cases import Arg
@@ -45,9 +44,6 @@ from tensorplug_testing.tiers import select
 
 needs_nvrtc = pytest.mark.skipif(bool(nvrtc.missing()), reason=nvrtc.missing())
 needs_emulator = pytest.mark.skipif(bool(emulator.missing()), reason=emulator.missing())
-in_turns = pytest.mark.parametrize("turn", range(len(ARCHITECTURES)))
-on_each_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES, indirect=True)
-in_each_order = pytest.mark.parametrize("order", Order, ids=lambda order: order.name.lower())
 
 LONG = pytest.mark.long
 SLOW = pytest.mark.slow
@@ -73,7 +69,9 @@ LIMITS = Limits(
     registers=64,
     more_registers={
         "attend": 168,
+        "attend_few": 232,
         "chain": 80,
+        "decoded": 72,  # of tq1_0
         "expert_tiles": 72,  # for sm_70
         "matvec": 160,
         "mma_attend": 176,  # over q8_0, and with a cap; else 168, of which three groups fit
@@ -141,80 +139,30 @@ def device() -> Iterator[EmulatedDevice]:
         yield device
 
 
-@pytest.fixture
-def architecture(request):
-    """A generation of GPUs; skips where the compiler does not know it."""
-    if not known(request.param):
-        pytest.skip(f"this compiler does not know {request.param}")
-    return request.param
+architecture = kernels.architecture
 
 
-# No case at tier smoke has rows or positions in several parts.
-in_two_tiers = pytest.mark.parametrize("tier", ["smoke", pytest.param("full", marks=LONG)])
+class TestCompiled(kernels.CompiledKernelTests):
+    """The programs of the kit's cases, for one GPU or for each."""
+
+    ops = OPS
+    lowerings = KERNELS.ops
+    facts = GPU
+    limits = LIMITS
+
+    # No case at tier smoke has rows or positions in several parts.
+    @LONG
+    @kernels.in_turns
+    def test_each_kernel_of_any_tier_compiles_for_one_architecture(self, turn):
+        launches = first_launches(self.launches("full"))
+
+        assert compile_problems(*turn_of(launches, turn), LIMITS) == []
 
 
-@needs_nvrtc
-@in_turns
-@in_two_tiers
-def test_each_kernel_compiles_for_one_architecture(turn, tier):
-    launches = first_launches(launches_of(select(tier, ops=OPS), GPU, KERNELS.ops))
+class TestKernels(kernels.OwnKernelTests):
+    """The cases of the kit."""
 
-    assert compile_problems(*turn_of(launches, turn), LIMITS) == []
-
-
-@needs_nvrtc
-@LONG
-@in_turns
-def test_each_quick_program_compiles_for_one_architecture(turn):
-    launches = launches_of(select("smoke", ops=OPS), GPU, KERNELS.ops)
-
-    assert compile_problems(*turn_of(launches, turn), LIMITS) == []
-
-
-@needs_nvrtc
-@SLOW
-@in_turns
-def test_every_program_compiles_by_itself_as_a_device_compiles_it(turn):
-    launches = launches_of(select("full", ops=OPS), GPU, KERNELS.ops)
-
-    assert alone_problems(*turn_of(launches, turn), LIMITS) == []
-
-
-@needs_nvrtc
-@SLOW
-@on_each_architecture
-def test_every_program_compiles(architecture):
-    launches = launches_of(select("full", ops=OPS), GPU, KERNELS.ops)
-
-    assert compile_problems(launches, architecture, LIMITS) == []
-
-
-@needs_emulator
-@in_each_order
-@in_two_tiers
-def test_each_kernel_computes_its_first_case(device, order, tier):
-    cases = first_cases(device, select(tier, ops=OPS))
-
-    assert emulation_problems(device, cases, order) == []
-
-
-@needs_emulator
-@pytest.mark.parametrize(
-    "tier", [pytest.param("smoke", marks=LONG), pytest.param("ci", marks=pytest.mark.slow)]
-)
-@in_each_order
-def test_kernels_compute_the_cases_of_the_kit(device, order, tier):
-    cases = supported(device, select(tier, ops=OPS))
-
-    assert emulation_problems(device, cases, order) == []
-
-
-@needs_emulator
-@pytest.mark.slow
-def test_kernels_compute_every_case_of_the_kit_in_one_order(device):
-    cases = supported(device, select("full", ops=OPS))
-
-    assert emulation_problems(device, cases, Order.SHUFFLED) == []
+    ops = OPS
 
 
 TENSOR = replace(GPU, halves_from=0)
@@ -229,7 +177,10 @@ MANY_COLUMNS = [
     product(Arg((48, 20)), Arg((48, 20))),
 ]
 """Products that tensor cores compute where they may, except the last one."""
-MANY_COLUMNS_OF_BLOCKS = [product(Arg((256, 20), t), Arg((256, 20))) for t in BLOCKS]
+MANY_COLUMNS_OF_BLOCKS = [
+    product(Arg((256, 20), t), Arg((256, columns))) for t in BLOCKS for columns in (20, 64)
+]
+"""Weights of blocks that are decoded in tiles, and before."""
 EXPERTS = [
     product_of_experts(
         Arg(w, t), Arg(x, data=data), Arg((x[1], x[2]), tp.I32, data=integers(0, w[2]))
@@ -321,10 +272,10 @@ OTHER_ATTENTION = [
 ]
 """Types finer or wider than f16 or mixed, masks with gaps, few rows, heads that do not fit."""
 BY_CORES = {
-    "products": (MANY_COLUMNS, {"mma_product", "copied_flat", "product_tile"}),
+    "products": (MANY_COLUMNS, {"mma_product", "copied_flat", "decoded", "product_tile"}),
     "experts": (EXPERTS, {"sorted_by_expert", "mma_experts", "expert_tiles"}),
     "attention": (ATTENTION, {"mma_attend", "attend_join"}),
-    "other attention": (OTHER_ATTENTION, {"attend"}),
+    "other attention": (OTHER_ATTENTION, {"attend", "attend_few", "attend_join"}),
 }
 """Cases, and the kernels that compute them."""
 

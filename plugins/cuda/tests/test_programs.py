@@ -1,10 +1,10 @@
 """Compiled programs: how many there are, where they are kept, and those that do not compile."""
 
-import numpy as np
 import pytest
 
 import tensorplug as tp
 from tensorplug_emulator import missing
+from tensorplug_emulator.suites.devices import ProgramTests, doubled
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
@@ -14,14 +14,6 @@ def folder(monkeypatch, tmp_path):
     """An empty folder for programs; what the emulator compiled before is known to the process."""
     monkeypatch.setenv("TENSORPLUG_CACHE", str(tmp_path))
     return tmp_path / "cuda"
-
-
-def doubled(stream, count=4):
-    """Compute twice some ones."""
-    x = tp.input("x", (count,), tp.F32)
-    y = tp.scale(x, 2.0)
-    with tp.Scheduler([stream]).schedule(y) as run:
-        return run.run({x: np.ones(count, np.float32)})[y].tolist()
 
 
 @pytest.fixture
@@ -36,18 +28,14 @@ def again(devices):
     return compute
 
 
-def test_sizes_of_tensors_need_no_new_program(device, stream):
-    for count in (1, 7, 33, 128):
-        doubled(stream, count)
+class TestPrograms(ProgramTests):
+    """Programs that processes share."""
 
-    assert device.programs.count == 1
+    suffix = ".cubin"
 
-
-def test_program_is_compiled_once_for_all_processes(again, machine, folder):
-    assert [again() for _ in range(3)] == [[2.0] * 4] * 3
-
-    assert machine.compilations == 1
-    assert [file.suffix for file in folder.iterdir()] == [".cubin"]
+    @pytest.fixture
+    def compilations(self, machine):
+        return lambda: machine.compilations
 
 
 def test_other_drivers_and_gpus_have_programs_of_their_own(again, machine, monkeypatch):

@@ -8,6 +8,7 @@ import tensorplug as tp
 from tensorplug.device import DeviceError, DeviceType
 from tensorplug.text import human
 from tensorplug_emulator import missing
+from tensorplug_emulator.suites.devices import FeatureTests
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
@@ -78,11 +79,15 @@ def test_limits_of_the_gpu_are_what_lowerings_know(devices, machine):
     assert device.facts.subgroup == 32
 
 
-def test_features_tell_versions_and_gpus(machine):
-    from tensorplug_metal.plugin import tensorplug_features
+class TestFeatures(FeatureTests):
+    """Versions and GPUs."""
 
-    told = "emulated Apple GPU, Apple family 8, registry 0x100000300"
-    assert tensorplug_features() == {"macos": "15.1", "pyobjc": "emulated", "gpu 0": told}
+    plugin = "tensorplug_metal.plugin"
+    features = {
+        "macos": "15.1",
+        "pyobjc": "emulated",
+        "gpu 0": "emulated Apple GPU, Apple family 8, registry 0x100000300",
+    }
 
 
 def test_complete_sources_of_kernels_are_told_with_whose_they_are(device):

@@ -192,7 +192,7 @@ def outcome(device, part):
     ],
 )
 @pytest.mark.parametrize("name", CASES)
-def test_group_gives_what_its_nodes_give(device, name, order):
+def test_fused_kernel_gives_what_its_nodes_give(device, name, order):
     graph, fused = grouped(device, CASES[name]())
     device.emulator.order = order
 
@@ -203,7 +203,7 @@ def test_group_gives_what_its_nodes_give(device, name, order):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_every_fusion_has_a_case():
+def test_every_fused_kernel_has_a_case():
     assert {name.split()[0] for name in CASES} == set(KERNELS.groups)
 
 

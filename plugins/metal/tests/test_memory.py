@@ -6,38 +6,20 @@ import numpy as np
 import pytest
 
 import tensorplug as tp
-from tensorplug.device import OutOfMemory, place_in
+from tensorplug.device import place_in
 from tensorplug.errors import ShapeError
 from tensorplug.graph.tensor import leaf
 from tensorplug_emulator import missing
+from tensorplug_emulator.suites.devices import StandInMemoryTests
 from tensorplug_metal.pages import PAGE, cut
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
 
-def test_memory_that_is_not_there_is_reported_with_both_sizes(device):
-    device.count(device.total - 100)
+class TestMemory(StandInMemoryTests):
+    """What every device over a stand-in says of memory."""
 
-    with pytest.raises(OutOfMemory, match="metal:0: 1000 bytes needed, 100 available"):
-        device.buffer_type.alloc(1000)
-    device.count(100 - device.total)
-
-
-def test_memory_that_others_took_is_out_of_memory_too(device, machine):
-    machine.gpus[0].allocated = device.total
-
-    with pytest.raises(OutOfMemory, match="metal:0: 1000 bytes: Metal has no memory for it"):
-        device.buffer_type.alloc(1000)
-    machine.gpus[0].allocated = 0
-
-
-def test_memory_in_use_is_not_free(device):
-    before = device.memory().free
-
-    with device.buffer_type.alloc(1 << 20):
-        assert device.memory().free == before - (1 << 20)
-
-    assert device.memory().free == before
+    exhausted = "Metal has no memory for it"
 
 
 def test_host_and_gpu_see_the_same_bytes(device):
@@ -95,13 +77,6 @@ def test_imported_memory_is_seen_with_the_pages_around_it(device):
         assert (view.start, view.end, view.margin) == (0, 100, 112)
         assert view.handle.address + view.margin == data.ctypes.data
         assert device.memory().free == device.total
-
-
-def test_memory_of_which_elements_cannot_be_loaded_is_not_imported(device):
-    data = np.frombuffer(mmap.mmap(-1, PAGE), np.uint8)[1:]
-
-    with pytest.raises(tp.Unsupported, match=r"1 bytes past a multiple of 16.*place\(\) copies"):
-        device.import_host(data)
 
 
 def test_memory_that_metal_does_not_take_says_so(device, monkeypatch):

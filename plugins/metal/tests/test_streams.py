@@ -12,7 +12,7 @@ import tensorplug as tp
 from tensorplug.device import DeviceError, OutOfMemory, order_after
 from tensorplug.errors import RunFailed
 from tensorplug_emulator import missing
-from tensorplug_testing.suites.events import ForeignEvent
+from tensorplug_emulator.suites.devices import StreamTests
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
@@ -40,31 +40,15 @@ def keep_busy(stream):
     return other
 
 
-def test_streams_that_nobody_orders_see_old_bytes(device, filled):
-    buffer, seen = filled(), np.zeros(16, np.uint8)
-    with device.open() as first, device.open() as second:
-        keep = keep_busy(first), keep_busy(second)
-        first.write_async(buffer, 0, DATA.data)
-        second.read_async(buffer, 0, seen.data)
-        second.synchronize()
-        del keep
+class TestStreams(StreamTests):
+    """What every stand-in's streams are tested for, on both kinds of memory."""
 
-    assert not seen.any()
+    @pytest.fixture
+    def filled(self, filled):
+        return filled
 
-
-def test_stream_that_waits_for_an_event_sees_what_came_before(device, filled):
-    buffer, seen = filled(), np.zeros(16, np.uint8)
-    with device.open() as first, device.open() as second:
-        keep = keep_busy(first), keep_busy(second)
-        first.write_async(buffer, 0, DATA.data)
-        event = first.record()
-        second.wait(event)
-        second.read_async(buffer, 0, seen.data)
-        second.synchronize()
-        del keep
-
-    assert seen.tolist() == DATA.tolist()
-    assert event.done
+    def keep_busy(self, stream):
+        return keep_busy(stream)
 
 
 def test_event_of_a_stream_with_nothing_to_do_is_reached(device, machine):
@@ -123,12 +107,6 @@ def test_copies_over_themselves_and_of_no_whole_words_are_left_to_others(
     there, here = tp.Place(buffer, start), tp.Place(buffer, target)
 
     assert not stream.copy_async(stream, there, here, size)
-
-
-def test_event_of_another_kind_cannot_be_waited_for(stream):
-    assert not stream.accepts(ForeignEvent())
-    with pytest.raises(DeviceError, match="metal:0: cannot wait for"):
-        stream.wait(ForeignEvent())
 
 
 def test_streams_of_two_gpus_wait_for_each_other(devices, machine):

@@ -15,7 +15,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_case_gives_what_the_reference_gives(case, device, backend):
+def test_compiled_kernels_give_what_the_reference_gives(case, device, backend):
     laid = lay(case, device.buffer_type)
     laid.write_leafs()
 

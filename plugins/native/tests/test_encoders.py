@@ -100,7 +100,7 @@ def test_nothing_is_written_beyond_the_blocks():
     np.testing.assert_array_equal(memory[432:], 7)
 
 
-def test_no_rows_are_encoded_to_nothing():
+def test_compiled_encoder_takes_no_rows_and_writes_none():
     out = encoded(LEVELS[-1], tp.Q4_K, np.empty((0, 512), np.float32))
 
     assert out.shape == (0, 288)
@@ -160,7 +160,7 @@ def test_importance_counts_as_in_numpy(dtype):
     np.testing.assert_array_equal(*out)
 
 
-def test_importance_of_another_length_is_refused():
+def test_compiled_encoder_refuses_importance_of_another_length():
     values, importance = numbers(2, 512), np.ones(256, np.float32)
 
     with pytest.raises(tp.ShapeError, match=r"^cpu: importance of 256 values for rows of 512"):

@@ -104,7 +104,7 @@ def test_a_token_that_sees_nothing_gives_zeros(three):
 @pytest.mark.parametrize("dtype", [tp.F32, tp.F16, Q5_0, tp.Q4_K], ids=str)
 @pytest.mark.parametrize("rows", [1, 2, 4, 5, 12, 13, 29])
 @pytest.mark.parametrize("outputs", [1, 7, 64, 99])
-def test_product_is_that_of_numpy(numpy, three, dtype, rows, outputs):
+def test_product_of_uneven_tiles_is_that_of_numpy(numpy, three, dtype, rows, outputs):
     w, x = tp.input("w", (outputs, 768), tp.F32), tp.input("x", (rows, 768), tp.F32)
     node = tp.mul_mat(tp.cast(w, dtype) if dtype is not tp.F32 else w, x)
     values = {w: numbers(outputs, 768), x: numbers(rows, 768, seed=1)}

@@ -5,26 +5,15 @@ import pyopencl as cl
 import pytest
 
 import tensorplug as tp
-from tensorplug.device import DeviceLost, OutOfMemory
+from tensorplug.device import DeviceLost
+from tensorplug_emulator.suites.devices import MemoryTests
 from tensorplug_opencl.device import OpenCLDevice
 
 DATA = np.arange(64, dtype=np.float32)
 
 
-def test_memory_that_is_not_there_is_reported_with_both_sizes(device, monkeypatch):
-    monkeypatch.setattr(device, "_allocated", int(device.driver.global_mem_size) - 100)
-
-    with pytest.raises(OutOfMemory, match="1000 bytes needed, 100 available"):
-        device.buffer_type.alloc(1000)
-
-
-def test_memory_in_use_is_not_free(device):
-    before = device.memory().free
-
-    with device.buffer_type.alloc(1 << 20):
-        assert device.memory().free == before - (1 << 20)
-
-    assert device.memory().free == before
+class TestMemory(MemoryTests):
+    """What every SIMT device says of memory."""
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from pyopencl.characterize import has_src_build_cache
 
 import tensorplug as tp
 from tensorplug.device import DeviceError
+from tensorplug_emulator.suites.devices import ProgramTests, doubled
 from tensorplug_opencl import drivers, programs
 from tensorplug_opencl.device import OpenCLDevice
 
@@ -23,17 +24,6 @@ y = tp.scale(x, scale=3.0)
 with tp.open(sys.argv[1]) as stream, tp.Scheduler([stream]).schedule(y) as run:
     print(run.run({x: np.ones(4, np.float32)})[y].tolist())
 """
-
-
-def test_sizes_of_tensors_need_no_new_program(device, stream):
-    counts = []
-    for tokens in (1, 7, 33, 128):
-        x = tp.input("x", (tokens, 64), tp.F32)
-        with tp.Scheduler([stream]).schedule(tp.scale(x, scale=2.0) + x) as run:
-            run.run({x: np.ones((tokens, 64), np.float32)})
-        counts.append(device.programs.count)
-
-    assert counts == [2, 2, 2, 2]
 
 
 def nonsense(_launch, _dialect, *, parts):
@@ -84,31 +74,37 @@ def compiled(monkeypatch):
     return texts
 
 
-def tripled(driver):
+@pytest.fixture
+def again(driver):
     """Compute on a new device, as another process would."""
-    x = tp.input("x", (4,), tp.F32)
-    y = tp.scale(x, scale=3.0)
-    with (
-        OpenCLDevice("opencl:0", driver) as device,
-        device.open() as stream,
-        tp.Scheduler([stream]).schedule(y) as run,
-    ):
-        return run.run({x: np.ones(4, np.float32)})[y].tolist()
+
+    def compute():
+        with OpenCLDevice("opencl:0", driver) as device, device.open() as stream:
+            return doubled(stream)
+
+    return compute
 
 
-def test_program_is_compiled_once_for_all_processes(driver, kept, compiled):
-    assert [tripled(driver) for _ in range(3)] == [[3.0] * 4] * 3
+class TestPrograms(ProgramTests):
+    """Programs that processes share."""
 
-    assert len(compiled) == 1
-    assert [file.suffix for file in kept.iterdir()] == [".bin"]
+    suffix = ".bin"
+
+    @pytest.fixture
+    def folder(self, kept):
+        return kept
+
+    @pytest.fixture
+    def compilations(self, compiled):
+        return lambda: len(compiled)
 
 
-def test_binary_that_the_driver_refuses_is_compiled_again_and_replaced(driver, kept, compiled):
-    tripled(driver)
+def test_binary_that_the_driver_refuses_is_compiled_again_and_replaced(again, kept, compiled):
+    again()
     (file,) = kept.iterdir()
     programs.CACHE.write(file.name, b"of another build of the driver")
 
-    assert [tripled(driver) for _ in range(2)] == [[3.0] * 4] * 2
+    assert [again() for _ in range(2)] == [[2.0] * 4] * 2
 
     assert len(compiled) == 2
 
