@@ -51,14 +51,19 @@ def blank(found: re.Match[str]) -> str:
     return "\n" * found[0].count("\n")
 
 
+def kind_of(name: str) -> str:
+    """The suffix of a file. A template of `tensorplug new-backend` has `.txt` behind it."""
+    return Path(name.removesuffix(".txt")).suffix
+
+
 def prose(name: str, text: str) -> Iterator[tuple[int, str]]:
     """The texts of a file that people read, each with the number of its first line."""
-    name = name.removesuffix(".txt")
-    if name.endswith(".md"):
+    kind = kind_of(name)
+    if kind == ".md":
         yield 1, FENCE.sub(blank, text)
-    elif name.endswith(".toml"):
+    elif kind == ".toml":
         yield 1, text
-    elif name.endswith(".py"):
+    elif kind == ".py":
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.COMMENT or (token.type in STRINGS and " " in token.string):
                 yield token.start[0], token.string.lstrip("#\"' ")
@@ -88,9 +93,7 @@ def texts() -> Iterator[tuple[str, str]]:
     ).stdout.splitlines()
     for name in listed:
         file = ROOT / name
-        # A template of `tensorplug new-backend` is named as what it becomes, with `.txt` behind.
-        kind = Path(name.removesuffix(".txt")).suffix
-        read = kind in {".md", ".py", *C_LIKE} or name in PRINTED
+        read = kind_of(name) in {".md", ".py", *C_LIKE} or name in PRINTED
         if read and name not in NOT_READ and file.is_file():
             yield name, file.read_text(encoding="utf-8")
 

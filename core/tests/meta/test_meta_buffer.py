@@ -65,7 +65,7 @@ def test_slices_hold_what_the_state_says(device, placed):
     (_, tensor, _), _ = placed
     transfer.write(tensor, DATA)
     region = tensor.place.buffer.region_of(tensor, tensor.place.offset)
-    state = device.split_of(tensor)
+    state = device.partition_of(tensor)
 
     for d, part in enumerate(region.slices):
         columns = [range(start, start + size) for start, size in state.pieces(d)]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import tensorplug as tp
 from tensorplug import meta, transfer
 from tensorplug.graph.tensor import Tensor
-from tensorplug.meta import SplitState, cut
+from tensorplug.meta import Partition, cut
 from tensorplug.ops.table import in_place
 from tensorplug_testing.anykernel import ALL_KERNELS
 from tensorplug_testing.null import NullDevice, null_devices
@@ -76,12 +76,12 @@ class Recipe:
 
     steps: tuple[tuple[str, int, int], ...]
     outputs: tuple[int, ...]
-    cuts: tuple[SplitState | None, ...]
+    cuts: tuple[Partition | None, ...]
     devices: int
     asynchronous: bool
 
 
-def cuts(devices: int) -> st.SearchStrategy[SplitState | None]:
+def cuts(devices: int) -> st.SearchStrategy[Partition | None]:
     """A leaf mirrored, or cut along an axis, in one or two segments, even or not."""
 
     def rows(size: int) -> st.SearchStrategy[tuple[int, ...]]:

@@ -45,10 +45,10 @@ def test_a_device_string_makes_one_device_of_several(pair):
 def test_a_device_of_several_cuts_as_its_string_says(pair, options, state):
     device = pair.device(f"meta:acme:0+acme:1{options}")
 
-    assert str(device.split_of(tp.input("w", (8, 16), tp.F32).named("w"))) == "mirrored"
+    assert str(device.partition_of(tp.input("w", (8, 16), tp.F32).named("w"))) == "mirrored"
     with device.open() as backend:
         weight = backend.place("w", np.ones((8, 16), np.float32))
-        assert str(device.split_of(weight)) == state
+        assert str(device.partition_of(weight)) == state
         weight.place.buffer.close()
 
 

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from tensorplug.device import Buffer
-from tensorplug.device.ranges import Memory, Range
+from tensorplug.device.ranges import AddressSpace, Range
 from tensorplug_simt.program import Grid, Kernel, Launch
 
 LARGEST_BLOCK = 960
@@ -24,7 +24,7 @@ MOST_PARTS = 4
 BEHIND = 2
 """Candidates for merging: the last launch, or the one before if the next commutes with the last."""
 
-Home = tuple[Memory, int]
+Home = tuple[AddressSpace, int]
 """The memory in which a buffer lies, and the byte at which it starts there."""
 Block = np.ndarray[tuple[int], np.dtype[np.void]]
 

@@ -6,7 +6,7 @@ from tensorplug import Backend, Tensor, meta
 from tensorplug.device import Resource
 from tensorplug.errors import OptionError
 from tensorplug.gguf import FileTensor, ModelFile
-from tensorplug.meta import Policy, SplitState, cut, deal
+from tensorplug.meta import Partition, Policy, cut, deal
 from tensorplug_llm.hparams import HParams
 
 CACHES = ("cache_k", "cache_v")
@@ -27,7 +27,7 @@ def tensor_policy(
     """
     shares = _Shares(hparams, ratio, tensors)
 
-    def policy(tensor: Tensor) -> SplitState | None:
+    def policy(tensor: Tensor) -> Partition | None:
         return shares.state_of(tensor.name)
 
     return policy
@@ -41,7 +41,7 @@ class _Shares:
         self._ratio = ratio
         self._tensors = tensors
 
-    def state_of(self, name: str) -> SplitState | None:
+    def state_of(self, name: str) -> Partition | None:
         """The state of a weight or a cache."""
         first, _, rest = name.partition(".")
         if first in CACHES:

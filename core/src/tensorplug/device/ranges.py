@@ -24,7 +24,7 @@ class Host(enum.Enum):
     MEMORY = "host memory"
 
 
-Memory = Buffer | Host | Tensor
+AddressSpace = Buffer | Host | Tensor
 """The address space of a range: a buffer, host memory, or a tensor that has no memory yet."""
 
 
@@ -39,7 +39,7 @@ class Range:
     on.
     """
 
-    buffer: "Memory"
+    buffer: "AddressSpace"
     start: int
     end: int
     width: int = 0
@@ -75,7 +75,7 @@ def range_of(tensor: Tensor, place: Place) -> Range:
     return range_in(place.buffer, place.offset, tensor)
 
 
-def range_in(memory: Memory, offset: int, tensor: Tensor) -> Range:
+def range_in(memory: AddressSpace, offset: int, tensor: Tensor) -> Range:
     """The bytes of `tensor` at `offset` of `memory`: a contiguous range, or columns."""
     end = offset + tensor.nbytes
     width, stride = 0, tensor.nb[1]
@@ -159,7 +159,7 @@ def clash_within_stage(
     """Two conflicting accesses of different pieces of work, or None if all may run in parallel."""
     found = [(i, a) for i, work in enumerate(works) for a in accesses(work, bindings)]
     found.sort(key=lambda item: item[1].range.start)
-    open_: dict[Memory, list[tuple[int, Access]]] = {}
+    open_: dict[AddressSpace, list[tuple[int, Access]]] = {}
     for number, access in found:
         start = access.range.start
         near = [item for item in open_.get(access.range.buffer, ()) if item[1].range.end > start]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tensorplug.device.backend import Backend
 from tensorplug.device.part import Part
-from tensorplug.device.ranges import Access, Host, Memory, accesses, clash, clash_within_stage
+from tensorplug.device.ranges import Access, AddressSpace, Host, accesses, clash, clash_within_stage
 from tensorplug.errors import HazardError
 
 Stream = Backend | Host
@@ -80,7 +80,7 @@ class Races:
         """`name` returns the name of a stream in errors."""
         self.clocks = Clocks()
         self._name_of = name
-        self._done: dict[Memory, dict[Stream, _History]] = {}
+        self._done: dict[AddressSpace, dict[Stream, _History]] = {}
 
     @property
     def pending(self) -> int:
@@ -128,7 +128,7 @@ class Races:
                 del self._done[buffer]
 
     def _unordered(
-        self, stream: Stream, buffer: Memory, clock: Clock
+        self, stream: Stream, buffer: AddressSpace, clock: Clock
     ) -> Iterator[tuple[Stream, Access]]:
         for other, history in self._done.get(buffer, {}).items():
             if other is not stream:

@@ -14,8 +14,8 @@ from tensorplug.meta.device import MetaBackend, MetaDevice, device
 from tensorplug.meta.explain import SplitTable
 from tensorplug.meta.plan import MetaPlan
 from tensorplug.meta.policy import POLICIES, Policy
-from tensorplug.meta.state import SUMMANDS, WHOLE, SplitState, cut, deal
-from tensorplug.ops.split import MIRRORED, PARTIAL
+from tensorplug.meta.state import SUMMANDS, WHOLE, Partition, cut, deal
+from tensorplug.ops.sharding import MIRRORED, PARTIAL
 
 __all__ = [
     "MIRRORED",
@@ -26,8 +26,8 @@ __all__ = [
     "MetaBackend",
     "MetaDevice",
     "MetaPlan",
+    "Partition",
     "Policy",
-    "SplitState",
     "SplitTable",
     "cut",
     "deal",

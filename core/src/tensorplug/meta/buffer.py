@@ -13,7 +13,7 @@ from tensorplug.device.buffer import Buffer, BufferType, BufferUsage
 from tensorplug.device.placing import align
 from tensorplug.graph.tensor import Array, Place, Tensor, array_view
 from tensorplug.meta.local import like, local_ne
-from tensorplug.meta.state import WHOLE, SplitState
+from tensorplug.meta.state import WHOLE, Partition
 
 if TYPE_CHECKING:
     from tensorplug.meta.device import MetaDevice
@@ -29,7 +29,7 @@ class Region:
     offset: int
     end: int
     tensor: Tensor
-    state: SplitState
+    state: Partition
     slices: tuple[Tensor, ...]
 
     def holds(self, tensor: Tensor, offset: int) -> bool:
@@ -57,7 +57,7 @@ class Region:
                 part.place.buffer.write(part.place.offset, mine.reshape(-1).view(np.uint8))
 
 
-def take(whole: Array, part: Tensor, state: SplitState, device: int) -> Array:
+def take(whole: Array, part: Tensor, state: Partition, device: int) -> Array:
     """Return one device's slice of `whole`, an array made by `array_view`."""
     if not isinstance(state.axis, int):
         return whole
@@ -66,7 +66,7 @@ def take(whole: Array, part: Tensor, state: SplitState, device: int) -> Array:
     return np.take(whole, np.concatenate(ranges), axis)
 
 
-def put(whole: Array, part: Tensor, state: SplitState, device: int, data: Array) -> None:
+def put(whole: Array, part: Tensor, state: Partition, device: int, data: Array) -> None:
     """Copy `data`, one device's slice, into `whole`, an array of the whole tensor."""
     if not isinstance(state.axis, int):
         whole[...] = data
@@ -114,7 +114,9 @@ class MetaBufferType(BufferType):
         return MetaBuffer(self, size, usage, alloc_all(self.kinds, size, usage))
 
     def _alloc_for(self, tensors: Sequence[Tensor], size: int, usage: BufferUsage) -> Buffer:
-        if usage is BufferUsage.COMPUTE or all(self.device.split_of(t) == WHOLE for t in tensors):
+        if usage is BufferUsage.COMPUTE or all(
+            self.device.partition_of(t) == WHOLE for t in tensors
+        ):
             return self._alloc(size, usage)
         return MetaBuffer(self, size, usage, None)
 
@@ -205,7 +207,7 @@ class MetaBuffer(Buffer):
     def init_tensor(self, tensor: Tensor, offset: int) -> None:
         if not tensor.is_leaf or not tensor.size or self.usage is BufferUsage.COMPUTE:
             return
-        state = self._meta.split_of(tensor)
+        state = self._meta.partition_of(tensor)
         if state == WHOLE and self._copies is not None:
             return
         self.region_of(tensor, offset)

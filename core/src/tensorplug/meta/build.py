@@ -17,9 +17,9 @@ from tensorplug.meta.local import (
     written_operands,
 )
 from tensorplug.meta.program import Held, MetaProgram, Row, received
-from tensorplug.meta.state import SUMMANDS, WHOLE, SplitState
+from tensorplug.meta.state import SUMMANDS, WHOLE, Partition
 
-Homes = Callable[[Tensor], SplitState | None]
+Homes = Callable[[Tensor], Partition | None]
 """Returns the state of a root that has memory; None for a root that has no memory yet."""
 
 
@@ -195,7 +195,7 @@ class _Builder:
         return ""
 
     def _stand_in(
-        self, tensor: Tensor, want: SplitState, device: int, *, contiguous: bool
+        self, tensor: Tensor, want: Partition, device: int, *, contiguous: bool
     ) -> Tensor:
         """A tensor with the shape and strides that an operand will have on a device."""
         held = self._convert.held(tensor)
@@ -247,7 +247,7 @@ class _Builder:
                 self._convert.rest(root, held)
         return result
 
-    def _settle(self, node: Tensor, result: Held, home: SplitState | None) -> None:
+    def _settle(self, node: Tensor, result: Held, home: Partition | None) -> None:
         """Record the result, deliver it to its home, and forget copies of what `node` wrote."""
         if node.writes:
             for root in node.written_roots:

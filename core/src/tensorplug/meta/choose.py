@@ -7,11 +7,11 @@ from typing import NamedTuple
 from tensorplug.dtypes import F32
 from tensorplug.errors import Refusal
 from tensorplug.graph.tensor import Tensor
-from tensorplug.meta.state import SUMMANDS, WHOLE, SplitState
-from tensorplug.ops.split import MIRRORED, PARTIAL, Way, split_state
+from tensorplug.meta.state import SUMMANDS, WHOLE, Partition
+from tensorplug.ops.sharding import MIRRORED, PARTIAL, Way, result_axis
 from tensorplug.ops.table import OPS, Call
 
-States = Sequence[SplitState | None]
+States = Sequence[Partition | None]
 """The state of each operand; None for an absent operand."""
 
 
@@ -25,7 +25,7 @@ class Sharding:
 
     way: Way | None
     wanted: States
-    result: SplitState
+    result: Partition
     begins: tuple[int, ...]
     cost: "Cost"
     why: str
@@ -92,7 +92,7 @@ def choices(use: Use) -> list[Sharding]:
         return [mirrored]
     found = [
         candidate
-        for way in call.op.split(call)
+        for way in call.op.sharding(call)
         for candidate in _candidates(use, way)
         if all(candidate.wanted[i] == states[i] for i in use.fixed)
     ]
@@ -103,7 +103,7 @@ def choices(use: Use) -> list[Sharding]:
 
 
 def _why_whole(call: Call, states: States) -> str:
-    answer = split_state(call, [None if s is None else s.axis for s in states])
+    answer = result_axis(call, [None if s is None else s.axis for s in states])
     return answer.reason if isinstance(answer, Refusal) else "moves fewer bytes than its parts"
 
 
@@ -124,7 +124,7 @@ def _candidates(use: Use, way: Way) -> Iterator[Sharding]:
             yield Sharding(way, wanted, result, begins, cost, _why(names, wanted))
 
 
-def _later(use: Use, result: SplitState) -> int:
+def _later(use: Use, result: Partition) -> int:
     """Bytes that a result in state `result` will make later steps move."""
     if result != SUMMANDS:
         return gather_bytes(use.node, use.devices) if use.exported else 0
@@ -158,16 +158,16 @@ def _references(axes: Sequence[object], states: States) -> list[int | None]:
 
 def _wanted(
     use: Use, way: Way, axes: Sequence[object], reference: int | None
-) -> tuple[States, SplitState, tuple[int, ...]] | None:
+) -> tuple[States, Partition, tuple[int, ...]] | None:
     """States of operands and result, and `begins`, with the cut of operand `reference`.
 
     None if that cut does not fit another operand or the result.
     """
     node, operands = use.node, use.node.operands
     cut = use.states[reference] if reference is not None else None
-    wanted: list[SplitState | None] = []
+    wanted: list[Partition | None] = []
     for axis, tensor in zip(axes, operands, strict=True):
-        state: SplitState | None = WHOLE
+        state: Partition | None = WHOLE
         if tensor is None:
             wanted.append(None)
             continue

@@ -15,7 +15,7 @@ from tensorplug.meta.program import (
     Redeal,
     Segment,
 )
-from tensorplug.meta.state import SUMMANDS, WHOLE, SplitState
+from tensorplug.meta.state import SUMMANDS, WHOLE, Partition
 from tensorplug.ops.copy import cont
 from tensorplug.ops.elementwise import add
 from tensorplug.ops.table import in_place
@@ -37,7 +37,7 @@ class Converter:
         self._find_root = root
         self._find_view = view
         self._find_rooted = rooted
-        self._known: dict[Tensor, dict[tuple[Tensor, SplitState | None, bool], Held]] = {}
+        self._known: dict[Tensor, dict[tuple[Tensor, Partition | None, bool], Held]] = {}
         self._pending: list[list[Tensor]] = [[] for _ in devices]
 
     # --- what is known -----------------------------------------------------------------------
@@ -61,7 +61,7 @@ class Converter:
         """Drop views and copies of `root`, which was overwritten."""
         self.rest(root, self.held(root))
 
-    def at_home(self, tensor: Tensor, state: SplitState, of: Tensor | None) -> Held:
+    def at_home(self, tensor: Tensor, state: Partition, of: Tensor | None) -> Held:
         """Leafs that lie in the memory of `of`, one for each device; all zero if `of` is None."""
         leafs = tuple(
             as_is(tensor) if state == WHOLE else like(tensor, local_ne(tensor, state, d))
@@ -102,7 +102,7 @@ class Converter:
 
     # --- other states ------------------------------------------------------------------------
 
-    def get(self, tensor: Tensor, wanted: SplitState, *, contiguous: bool = False) -> Held:
+    def get(self, tensor: Tensor, wanted: Partition, *, contiguous: bool = False) -> Held:
         """Return `tensor` in the state `wanted`, adding the steps of the conversion.
 
         Slices of a mirrored tensor are strided views, unless `contiguous` is set.
@@ -121,7 +121,7 @@ class Converter:
         return known[key]
 
     def _converted(
-        self, tensor: Tensor, held: Held, wanted: SplitState, *, contiguous: bool
+        self, tensor: Tensor, held: Held, wanted: Partition, *, contiguous: bool
     ) -> Held:
         if held.state == SUMMANDS:
             self._reduce(tensor.root)
@@ -136,7 +136,7 @@ class Converter:
             return Held(SUMMANDS, held.locals, frozenset({0}))
         return self._sliced(tensor, held, wanted, contiguous=contiguous)
 
-    def _sliced(self, tensor: Tensor, held: Held, wanted: SplitState, *, contiguous: bool) -> Held:
+    def _sliced(self, tensor: Tensor, held: Held, wanted: Partition, *, contiguous: bool) -> Held:
         slices = [slice_of(local, wanted, d) for d, local in enumerate(held.locals)]
         if any(s is None for s in slices):
             return self._fresh(tensor, held, wanted)
@@ -154,7 +154,7 @@ class Converter:
                 self.compute(found[-1], d)
         return Held(wanted, tuple(found))
 
-    def _fresh(self, tensor: Tensor, held: Held, wanted: SplitState) -> Held:
+    def _fresh(self, tensor: Tensor, held: Held, wanted: Partition) -> Held:
         """Convert `tensor` to another state in new memory, through the host."""
         made = Held(
             wanted,
@@ -194,7 +194,7 @@ class Converter:
         self.program.steps.append(Exchange(tuple(moves)))
         return made
 
-    def deliver(self, node: Tensor, home: SplitState, *, only: bool) -> None:
+    def deliver(self, node: Tensor, home: Partition, *, only: bool) -> None:
         """Bring a result to its home in state `home`; with `only`, drop its other copies."""
         held = self.held(node)
         if held.state == SUMMANDS and home == WHOLE:

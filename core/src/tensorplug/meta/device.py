@@ -21,9 +21,9 @@ from tensorplug.meta.explain import SplitTable, table_of
 from tensorplug.meta.opening import Opening
 from tensorplug.meta.plan import MetaPlan, home_of, plan_sizes
 from tensorplug.meta.policy import Policy, policy_called
-from tensorplug.meta.state import MOST_DEVICES, WHOLE, SplitState
+from tensorplug.meta.state import MOST_DEVICES, WHOLE, Partition
 from tensorplug.meta.steps import CALLS
-from tensorplug.ops.split import MIRRORED
+from tensorplug.ops.sharding import MIRRORED
 from tensorplug.planning.memory import Slot
 from tensorplug.running.arena import Arena
 from tensorplug.running.fleet import Fleet
@@ -231,7 +231,7 @@ class MetaDevice(Device):
     def offload(self, node: Tensor) -> bool:
         return any(d.offload(node) for d in self.devices)
 
-    def split_of(self, tensor: Tensor) -> SplitState:
+    def partition_of(self, tensor: Tensor) -> Partition:
         """The state in which the policy stores `tensor`. Raises OptionError if it is invalid."""
         if tensor.is_input or not tensor.size:
             return WHOLE
@@ -249,7 +249,7 @@ class MetaDevice(Device):
         where = bindings or Bindings()
         wanted = {t.root for t in (*graph.leafs, *graph.outputs)}
 
-        def home(root: Tensor) -> SplitState | None:
+        def home(root: Tensor) -> Partition | None:
             if where.has(root):
                 return home_of(root, where)
             return WHOLE if root in wanted else None
@@ -284,7 +284,7 @@ def device(
     default options.
 
     `split` says how weights, caches and other stored tensors are cut. It is a function that takes a
-    tensor and returns a SplitState, or None to mirror the tensor on every device; or it is the name
+    tensor and returns a Partition, or None to mirror the tensor on every device; or it is the name
     of one of `POLICIES`, which cut in the proportions of `ratio`, by default evenly. The states of
     results follow from the states of stored tensors. Raises OptionError.
     """

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from tensorplug.graph.tensor import Ne, Tensor, contiguous_nb
 from tensorplug.meta.choose import Sharding, call_of
-from tensorplug.meta.state import SplitState
-from tensorplug.ops.split import Shard
+from tensorplug.meta.state import Partition
+from tensorplug.ops.sharding import Shard
 from tensorplug.ops.table import OPS, apply, in_place
 from tensorplug.ops.view import view_ne
 
 
-def local_ne(tensor: Tensor, state: SplitState, device: int) -> Ne:
+def local_ne(tensor: Tensor, state: Partition, device: int) -> Ne:
     """Sizes (`ne`) of one device's part of `tensor` in `state`."""
     axis = state.axis
     if not isinstance(axis, int):
@@ -29,7 +29,7 @@ def as_is(tensor: Tensor) -> Tensor:
     return Tensor(tensor.dtype, tensor.ne, tensor.nb, tensor.rank, name=tensor.name)
 
 
-def slice_of(whole: Tensor, state: SplitState, device: int) -> Tensor | None:
+def slice_of(whole: Tensor, state: Partition, device: int) -> Tensor | None:
     """A device's slice as a view of `whole`; None if the slice has several pieces."""
     ne, pieces, axis = local_ne(whole, state, device), state.pieces(device), state.axis
     if not isinstance(axis, int) or len(pieces) > 1 or whole.splits_blocks:

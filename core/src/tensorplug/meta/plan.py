@@ -15,7 +15,7 @@ from tensorplug.meta.buffer import MetaBuffer
 from tensorplug.meta.build import build
 from tensorplug.meta.layout import Groups, fused, lay_out
 from tensorplug.meta.program import Home, MetaProgram
-from tensorplug.meta.state import WHOLE, SplitState
+from tensorplug.meta.state import WHOLE, Partition
 from tensorplug.meta.steps import plans_of, program_of
 from tensorplug.planning.memory import MemoryMap, Slot
 from tensorplug.planning.program import Program
@@ -150,7 +150,7 @@ def _zeros(program: MetaProgram) -> list[int]:
     return [max([64, *wanted]) for wanted in sizes] if any(sizes) else []
 
 
-def home_of(root: Tensor, bindings: Bindings) -> SplitState | None:
+def home_of(root: Tensor, bindings: Bindings) -> Partition | None:
     """The state of a root in its memory; None for a node without memory.
 
     Raises Unsupported for memory that does not belong to a meta device.

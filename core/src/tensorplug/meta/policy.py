@@ -5,19 +5,19 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tensorplug.errors import OptionError
 from tensorplug.graph.tensor import Tensor
-from tensorplug.meta.state import SplitState, cut, deal
-from tensorplug.ops.split import AXES
+from tensorplug.meta.state import Partition, cut, deal
+from tensorplug.ops.sharding import AXES
 
-Policy = Callable[[Tensor], SplitState | None]
+Policy = Callable[[Tensor], Partition | None]
 """Maps a tensor to its state; None to mirror it on each device."""
-Rule = Callable[[Tensor, Sequence[float]], SplitState | None]
+Rule = Callable[[Tensor, Sequence[float]], Partition | None]
 
 
-def _mirrored(_tensor: Tensor, _ratio: Sequence[float]) -> SplitState | None:
+def _mirrored(_tensor: Tensor, _ratio: Sequence[float]) -> Partition | None:
     return None
 
 
-def _rows(tensor: Tensor, ratio: Sequence[float]) -> SplitState | None:
+def _rows(tensor: Tensor, ratio: Sequence[float]) -> Partition | None:
     """Cut matrices along dimension 1 (rows): each device computes some outputs of a product.
 
     Vectors are mirrored.
@@ -25,7 +25,7 @@ def _rows(tensor: Tensor, ratio: Sequence[float]) -> SplitState | None:
     return cut(1, deal(tensor.ne[1], ratio)) if tensor.ne[1] > 1 else None
 
 
-def _columns(tensor: Tensor, ratio: Sequence[float]) -> SplitState | None:
+def _columns(tensor: Tensor, ratio: Sequence[float]) -> Partition | None:
     """Cut along dimension 0 (within rows): each device computes a summand of a product.
 
     Tensors with rows of one block or less are mirrored.
@@ -34,7 +34,7 @@ def _columns(tensor: Tensor, ratio: Sequence[float]) -> SplitState | None:
     return cut(0, deal(tensor.ne[0], ratio, unit=block)) if tensor.ne[0] > block else None
 
 
-def _slowest(tensor: Tensor, ratio: Sequence[float]) -> SplitState | None:
+def _slowest(tensor: Tensor, ratio: Sequence[float]) -> Partition | None:
     """Cut along the slowest dimension with more than one element."""
     axis = max((a for a in AXES if tensor.ne[a] > 1), default=0)
     unit = tensor.dtype.block if axis == 0 else 1

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tensorplug.graph.tensor import Tensor
-from tensorplug.meta.state import SplitState
+from tensorplug.meta.state import Partition
 from tensorplug.planning.program import Step
 
 Locals = tuple[Tensor, ...]
@@ -15,7 +15,7 @@ Locals = tuple[Tensor, ...]
 class Held:
     """What the devices have of a tensor. In the state SUMMANDS, only `holders` have a summand."""
 
-    state: SplitState
+    state: Partition
     locals: Locals
     holders: frozenset[int] = frozenset()
 

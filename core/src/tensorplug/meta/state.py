@@ -1,4 +1,4 @@
-"""`SplitState`: how a tensor is distributed over devices."""
+"""`Partition`: how a tensor is distributed over devices."""
 
 import itertools
 import math
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from tensorplug.errors import OptionError
 from tensorplug.graph.tensor import Tensor
-from tensorplug.ops.split import AXES, MIRRORED, PARTIAL, State
+from tensorplug.ops.sharding import AXES, MIRRORED, PARTIAL, Axis
 
 MOST_DEVICES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class SplitState:
+class Partition:
     """What each device has of a tensor: all of it (mirrored), a slice along `axis`, or a summand.
 
     `axis` is MIRRORED, PARTIAL (summands) or a dimension in ggml order. `sizes` are elements along
@@ -23,20 +23,20 @@ class SplitState:
     segment, in order.
     """
 
-    axis: State
+    axis: Axis
     sizes: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         cut = isinstance(self.axis, int)
         if (cut and self.axis not in AXES) or cut != bool(self.sizes):
             raise OptionError(
-                f"SplitState: axis {self.axis!r} with {len(self.sizes)} segments; an axis from 0 "
+                f"Partition: axis {self.axis!r} with {len(self.sizes)} segments; an axis from 0 "
                 "to 3 has at least one, mirrored and partial have none"
             )
         widths = {len(row) for row in self.sizes}
         if len(widths) > 1 or any(n < 0 for row in self.sizes for n in row):
             raise OptionError(
-                f"SplitState: sizes {self.sizes}; each segment has one size, not negative, for "
+                f"Partition: sizes {self.sizes}; each segment has one size, not negative, for "
                 "each device"
             )
 
@@ -70,7 +70,7 @@ class SplitState:
         ]
         return tuple(found)
 
-    def scaled(self, axis: int, length: int) -> "SplitState | None":
+    def scaled(self, axis: int, length: int) -> "Partition | None":
         """The same proportions and segments along another axis with `length` elements.
 
         None if a size would not be an integer.
@@ -78,9 +78,9 @@ class SplitState:
         mine = self.length
         if not mine or any(n * length % mine for row in self.sizes for n in row):
             return None
-        return SplitState(axis, tuple(tuple(n * length // mine for n in r) for r in self.sizes))
+        return Partition(axis, tuple(tuple(n * length // mine for n in r) for r in self.sizes))
 
-    def within(self, start: int, stop: int) -> "tuple[SplitState, tuple[int, ...]] | None":
+    def within(self, start: int, stop: int) -> "tuple[Partition, tuple[int, ...]] | None":
         """The state of the range `start` to `stop`, and where it begins in each device's slice.
 
         None unless the range consists of whole segments.
@@ -91,7 +91,7 @@ class SplitState:
         before = self.sizes[: edges.index(start)]
         rows = self.sizes[len(before) : edges.index(stop)]
         begins = tuple(sum(row[d] for row in before) for d in range(len(self.sizes[0])))
-        return SplitState(self.axis, rows), begins
+        return Partition(self.axis, rows), begins
 
     def check(self, tensor: Tensor, devices: int) -> None:
         """Raise OptionError unless `tensor` can be stored in this state on `devices` devices."""
@@ -123,18 +123,18 @@ class SplitState:
         return f"{self.axis_name}: {', '.join(rows)}"
 
 
-WHOLE = SplitState(MIRRORED)
-SUMMANDS = SplitState(PARTIAL)
+WHOLE = Partition(MIRRORED)
+SUMMANDS = Partition(PARTIAL)
 
 
-def cut(axis: int, *segments: Sequence[int], repeat: int = 1) -> SplitState:
+def cut(axis: int, *segments: Sequence[int], repeat: int = 1) -> Partition:
     """The state of a tensor cut along `axis` (ggml order).
 
     Each of `segments` gives the elements of each device in one segment. The list of segments is
     repeated `repeat` times. Raises OptionError.
     """
     rows = tuple(tuple(operator.index(n) for n in row) for row in segments)
-    return SplitState(axis, rows * repeat)
+    return Partition(axis, rows * repeat)
 
 
 def deal(size: int, ratio: Sequence[float], *, unit: int = 1) -> tuple[int, ...]:

@@ -6,8 +6,8 @@ from tensorplug.dtypes import F32
 from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.matmul import WEIGHTS
 from tensorplug.ops.rules import ONLY_F32, always, repeat_over_batch
+from tensorplug.ops.sharding import PARTIAL, Axis, Way
 from tensorplug.ops.softmax import MASKS
-from tensorplug.ops.split import PARTIAL, State, Way
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
 
 
@@ -37,7 +37,7 @@ def _attended(call: Call) -> Shape:
 def _parts(call: Call) -> Iterable[Way]:
     q, mask = call["q"], call.get("mask")
 
-    def masked(axis: int) -> dict[str, State]:
+    def masked(axis: int) -> dict[str, Axis]:
         return {} if mask is None or mask.ne[axis] == 1 else {"mask": axis}
 
     if mask is None or mask.ne[1] == q.ne[1]:
@@ -45,11 +45,11 @@ def _parts(call: Call) -> Iterable[Way]:
     # Heads of q share heads of k and v, so both are cut in the same proportion. With max_bias the
     # mask is scaled by a slope that depends on the number of the head, so heads are not cut.
     if not call.params["max_bias"] and (mask is None or mask.ne[2] in (1, q.ne[2])):
-        sinks: dict[str, State] = {} if call.get("sinks") is None else {"sinks": 0}
-        heads: dict[str, State] = {} if call["k"].ne[2] == 1 else {"k": 2, "v": 2}
+        sinks: dict[str, Axis] = {} if call.get("sinks") is None else {"sinks": 0}
+        heads: dict[str, Axis] = {} if call["k"].ne[2] == 1 else {"k": 2, "v": 2}
         yield Way({"q": 2, **heads, **masked(2), **sinks}, 1)
     if mask is None or mask.ne[3] in (1, q.ne[3]):
-        batches: dict[str, State] = {} if call["k"].ne[3] == 1 else {"k": 3, "v": 3}
+        batches: dict[str, Axis] = {} if call["k"].ne[3] == 1 else {"k": 3, "v": 3}
         yield Way({"q": 3, **batches, **masked(3)}, 3)
     yield Way({"v": PARTIAL}, PARTIAL)
 
@@ -71,7 +71,7 @@ FLASH_ATTN_EXT = register_op(
         ),
         shape=_attended,
         dtype=always(F32),
-        split=_parts,
+        sharding=_parts,
         formula="y = softmax(cap(scale * k q) + slope * mask) v, cap(z) = softcap*tanh(z/softcap)",
         origin="Dao et al. 2022, arXiv:2205.14135",
     )

@@ -12,7 +12,7 @@ from tensorplug.ops.rules import (
     same_shape_as,
     same_type_as,
 )
-from tensorplug.ops.split import State, Way, aligned
+from tensorplug.ops.sharding import Axis, Way, aligned
 from tensorplug.ops.table import Call, Op, Param, Source, apply, register_op
 
 MASKS = frozenset({F32, F16})
@@ -38,7 +38,7 @@ def _parts(call: Call) -> Iterable[Way]:
         yield from aligned("x", "mask", axes=(1,))(call)
     # With max_bias the slope of the mask depends on the number of the head: heads are not cut.
     if not call.params["max_bias"]:
-        heads: dict[str, State] = {} if sinks is None else {"sinks": 0}
+        heads: dict[str, Axis] = {} if sinks is None else {"sinks": 0}
         for way in aligned("x", "mask", axes=(2,))(call):
             yield Way({**way.sources, **heads}, 2)
     yield from aligned("x", "mask", axes=(3,))(call)
@@ -57,7 +57,7 @@ SOFT_MAX = register_op(
         dtype=always(F32),
         check=(_mask_fits,),
         in_place=("x",),
-        split=_parts,
+        sharding=_parts,
         formula="y = softmax over ne[0] of (scale * x + slope(head) * mask), sinks in the divisor",
         origin="Press et al. 2021, arXiv:2108.12409 for the slopes of max_bias",
     )
@@ -71,7 +71,7 @@ DIAG_MASK_INF = register_op(
         shape=same_shape_as("x"),
         dtype=same_type_as("x"),
         in_place=("x",),
-        split=aligned("x", axes=(2, 3)),
+        sharding=aligned("x", axes=(2, 3)),
         formula="y[i, j] = -inf if i > n_past + j else x[i, j]",
     )
 )

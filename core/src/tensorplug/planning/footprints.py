@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
-from tensorplug.device.ranges import Memory, Range
+from tensorplug.device.ranges import AddressSpace, Range
 
 MANY = 32
 """The most accesses that one patch keeps apart; beyond it, they are merged into one."""
@@ -45,7 +45,7 @@ class Footprints:
 
     def __init__(self, join: Join) -> None:
         self._join = join
-        self._patches: dict[Memory, list[_Patch]] = {}
+        self._patches: dict[AddressSpace, list[_Patch]] = {}
 
     def clashes(self, span: Range, *, writes: bool) -> list[int]:
         """Numbers of the work that must be complete before `span` is accessed.

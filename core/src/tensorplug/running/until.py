@@ -14,7 +14,7 @@ def until_done(attempt: Attempt, do: Callable[[Attempt], T]) -> T:
     """Return what `do` returns for `attempt`, or for an attempt that follows it after a failure.
 
     A run that succeeds calls nothing of recovery; one that fails goes on only here. Raises
-    RunFailed where there is no recovery.
+    RunFailed if the scheduler has no recovery.
     """
     runs, following = attempt.runs, attempt
     while True:

@@ -221,7 +221,7 @@ class NativePlan(CPUPlan):
         return stretches
 
     def _run(self) -> None:
-        abort = self.backend.abort_callback
+        abort, watch = self.backend.abort_callback, self.backend.watch
         done = 0
         for stretch in self._stretches:
             if abort is not None and abort():
@@ -229,23 +229,20 @@ class NativePlan(CPUPlan):
             if stretch.program is None:
                 self._run_steps(stretch.steps)
             else:
-                self._run_program(stretch, stretch.program, done)
+                watch.begin(abort)
+                outcome = stretch.program.run(self.backend)
+                watch.end()
+                if outcome.code == Ending.ABORTED:
+                    raise self._aborted("after", stretch, done)
+                if outcome.code == Ending.BAD_ROW:
+                    encoded = stretch.program.encoded[outcome.node]
+                    raise encoded.wrong_id(outcome.value, self.bound.bindings)
             done += len(stretch.nodes)
 
     def _run_steps(self, steps: Sequence[Step]) -> None:
         with np.errstate(all="ignore"), blas_threads(self.backend.threads):
             for step in steps:
                 step()
-
-    def _run_program(self, stretch: Stretch, program: Program, done: int) -> None:
-        watch = self.backend.watch
-        watch.begin(self.backend.abort_callback)
-        outcome = program.run(self.backend)
-        watch.end()
-        if outcome.code == Ending.ABORTED:
-            raise self._aborted("after", stretch, done)
-        if outcome.code == Ending.BAD_ROW:
-            raise program.encoded[outcome.node].wrong_id(outcome.value, self.bound.bindings)
 
     def _aborted(self, when: str, stretch: Stretch, done: int) -> Aborted:
         count = sum(len(p.nodes) for p in self._stretches)

@@ -1,4 +1,4 @@
-"""Split rules: how an op runs on shards of its sources, one shard on each of several devices.
+"""Sharding rules: how an op runs on shards of its sources, one shard on each of several devices.
 
 A tensor of several devices is MIRRORED (each device has all of it), split along one dimension in
 `ne` order (each device has a slice), or PARTIAL (each device has a summand). The rule of an op
@@ -31,7 +31,7 @@ class Share(enum.Enum):
 
 
 MIRRORED, PARTIAL = Share.MIRRORED, Share.PARTIAL
-State = int | Share
+Axis = int | Share
 """The dimension along which a tensor is cut, or MIRRORED, or PARTIAL."""
 
 
@@ -43,12 +43,12 @@ class Way:
     dimension of that source that the result covers.
     """
 
-    sources: Mapping[str, State]
-    result: State
+    sources: Mapping[str, Axis]
+    result: Axis
     within: tuple[int, int] | None = None
 
 
-SplitRule = Callable[["Call"], Iterable[Way]]
+ShardingRule = Callable[["Call"], Iterable[Way]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def whole(_call: "Call") -> Iterable[Way]:
     return ()
 
 
-def aligned(*names: str, axes: Sequence[int] = AXES) -> SplitRule:
+def aligned(*names: str, axes: Sequence[int] = AXES) -> ShardingRule:
     """Along each of `axes`, index i of the result depends only on index i of the sources `names`.
 
     A source of size 1 along the axis is mirrored. An axis along which a source repeats in any other
@@ -100,22 +100,22 @@ def aligned(*names: str, axes: Sequence[int] = AXES) -> SplitRule:
     return rule
 
 
-def linear(*names: str) -> SplitRule:
+def linear(*names: str) -> ShardingRule:
     """The op is linear in the sources `names` together: summands of these give summands."""
     return ways(Way(dict.fromkeys(names, PARTIAL), PARTIAL))
 
 
-def ways(*given: Way) -> SplitRule:
+def ways(*given: Way) -> ShardingRule:
     """These ways, for every call."""
     return lambda _call: given
 
 
-def any_of(*rules: SplitRule) -> SplitRule:
+def any_of(*rules: ShardingRule) -> ShardingRule:
     """The ways of all `rules`."""
     return lambda call: [way for rule in rules for way in rule(call)]
 
 
-def split_state(call: "Call", states: Sequence[State | None]) -> State | Refusal:
+def result_axis(call: "Call", states: Sequence[Axis | None]) -> Axis | Refusal:
     """The state of the result if the sources are in `states`, or the reason why there is none.
 
     `states` has one entry for each source, None for an absent source.
@@ -127,7 +127,7 @@ def split_state(call: "Call", states: Sequence[State | None]) -> State | Refusal
     }
     if all(state is MIRRORED for state in named.values()):
         return MIRRORED
-    known = [way for way in call.op.split(call) if all(n in named for n in way.sources)]
+    known = [way for way in call.op.sharding(call) if all(n in named for n in way.sources)]
     for way in known:
         if all(way.sources.get(name, MIRRORED) == state for name, state in named.items()):
             return way.result
@@ -138,7 +138,7 @@ def split_state(call: "Call", states: Sequence[State | None]) -> State | Refusal
     return Refusal(f"{call.op.name}: has {given}; it runs on shards with {could}")
 
 
-def _described(states: Mapping[str, State]) -> str:
+def _described(states: Mapping[str, Axis]) -> str:
     cut = [
         f"{name} {'partial' if state is PARTIAL else f'split along {state}'}"
         for name, state in states.items()

@@ -1,4 +1,4 @@
-"""Every way of every split rule, carried out: two parts, each by the reference, put together."""
+"""Every way of every sharding rule, carried out: two parts, each by the reference, put together."""
 
 from fractions import Fraction
 
@@ -8,7 +8,7 @@ import pytest
 import tensorplug as tp
 from tensorplug.device import Refusal
 from tensorplug.graph.tensor import leaf
-from tensorplug.ops.split import MIRRORED, PARTIAL, split_state
+from tensorplug.ops.sharding import MIRRORED, PARTIAL, result_axis
 from tensorplug.ops.table import Call
 from tensorplug_cpu import reference
 from tensorplug_testing.cases import CASES, build
@@ -130,7 +130,7 @@ SPLIT = sorted(
     op.name
     for op in tp.OPS.values()
     if not op.is_view
-    and any(list(op.split(call_of(build(case).node))) for case in plain_cases(op.name))
+    and any(list(op.sharding(call_of(build(case).node))) for case in plain_cases(op.name))
 )
 
 
@@ -140,7 +140,7 @@ def test_parts_put_together_are_the_whole(op):
     for case in plain_cases(op):
         built = build(case)
         wanted = results(built.node, built.stored)
-        for way in tp.OPS[op].split(call_of(built.node)):
+        for way in tp.OPS[op].sharding(call_of(built.node)):
             summed = PARTIAL in (*way.sources.values(), way.result)
             if not can_be_cut(built.node, way) or (summed and not moderate(built)):
                 continue
@@ -163,7 +163,7 @@ def states_of(node, **given):
 def test_mirrored_sources_give_a_mirrored_result():
     node = tp.cumsum(leaf("x", (4, 8), tp.F32))
 
-    assert split_state(call_of(node), states_of(node)) is MIRRORED
+    assert result_axis(call_of(node), states_of(node)) is MIRRORED
 
 
 def test_weights_split_by_outputs_and_then_by_inputs_leave_one_sum():
@@ -171,8 +171,8 @@ def test_weights_split_by_outputs_and_then_by_inputs_leave_one_sum():
     hidden = tp.mul_mat(up, x)
     result = tp.mul_mat(down, hidden)
 
-    first = split_state(call_of(hidden), states_of(hidden, w=1))
-    second = split_state(call_of(result), states_of(result, w=0, x=first))
+    first = result_axis(call_of(hidden), states_of(hidden, w=1))
+    second = result_axis(call_of(result), states_of(result, w=0, x=first))
 
     assert (first, second) == (0, PARTIAL)
 
@@ -201,4 +201,4 @@ def test_weights_split_by_outputs_and_then_by_inputs_leave_one_sum():
     ],
 )
 def test_sources_that_are_split_otherwise_are_refused_with_the_ways_there_are(node, given, reason):
-    assert split_state(call_of(node), states_of(node, **given)) == Refusal(reason)
+    assert result_axis(call_of(node), states_of(node, **given)) == Refusal(reason)

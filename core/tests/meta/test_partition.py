@@ -6,7 +6,7 @@ import pytest
 
 import tensorplug as tp
 from tensorplug.graph.tensor import leaf
-from tensorplug.meta import MIRRORED, PARTIAL, SUMMANDS, WHOLE, SplitState, cut, deal
+from tensorplug.meta import MIRRORED, PARTIAL, SUMMANDS, WHOLE, Partition, cut, deal
 
 QKV = cut(1, (4, 4), (2, 2), (2, 2))
 
@@ -53,23 +53,23 @@ def test_size_is_dealt_out_by_ratio_and_none_is_lost(size, ratio, unit, parts):
         ),
         (lambda: deal(10, (1, 1), unit=4), "deal: 10 elements are not a multiple of the unit 4"),
         (
-            lambda: SplitState(0),
-            "SplitState: axis 0 with 0 segments; an axis from 0 to 3 has at least one, mirrored "
+            lambda: Partition(0),
+            "Partition: axis 0 with 0 segments; an axis from 0 to 3 has at least one, mirrored "
             "and partial have none",
         ),
         (
-            lambda: SplitState(MIRRORED, ((1, 1),)),
-            "SplitState: axis mirrored with 1 segments; an axis from 0 to 3 has at least one, "
+            lambda: Partition(MIRRORED, ((1, 1),)),
+            "Partition: axis mirrored with 1 segments; an axis from 0 to 3 has at least one, "
             "mirrored and partial have none",
         ),
         (
             lambda: cut(4, (1, 1)),
-            "SplitState: axis 4 with 1 segments; an axis from 0 to 3 has at least one, mirrored "
+            "Partition: axis 4 with 1 segments; an axis from 0 to 3 has at least one, mirrored "
             "and partial have none",
         ),
         (
             lambda: cut(0, (1, 1), (1,)),
-            "SplitState: sizes ((1, 1), (1,)); each segment has one size, not negative, for each "
+            "Partition: sizes ((1, 1), (1,)); each segment has one size, not negative, for each "
             "device",
         ),
     ],
@@ -117,7 +117,7 @@ def test_states_that_do_not_fit_a_tensor_are_refused(state, dtype, message):
     ("state", "text"),
     [
         (WHOLE, "mirrored"),
-        (SplitState(PARTIAL), "partial"),
+        (Partition(PARTIAL), "partial"),
         (cut(0, (6, 2)), "axis 0: 6+2"),
         (QKV, "axis 1: 4+4, 2+2 x2"),
         (cut(2, (1, 1), repeat=3), "axis 2: 1+1 x3"),
