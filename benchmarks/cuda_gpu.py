@@ -115,7 +115,7 @@ def row(name: str, results: dict[str, Any], figure: dict[str, Any]) -> tuple[str
         share + note,
         ceiling,
         reached,
-        f"{results['date']}, {results['device']}",
+        f"{results['date']}, {results['device'].partition(' (')[0]}",  # without versions
     )
 
 
