@@ -1,4 +1,4 @@
-"""A stranger's op: inference, effects, reference, sharding rule and cases in one distribution."""
+"""A stranger's op: inference, effects, reference, split rule and cases in one distribution."""
 
 import json
 import subprocess
@@ -28,7 +28,7 @@ import numpy as np
 
 from tensorplug.dtypes import F32
 from tensorplug.ops.rules import always, same_shape_as
-from tensorplug.ops.sharding import aligned
+from tensorplug.ops.split import aligned
 from tensorplug.ops.table import Op, Param, Source, apply, register_op
 
 
@@ -54,7 +54,7 @@ SNAKE = register_op(
         shape=same_shape_as("x"),
         dtype=always(F32),
         in_place=("x",),
-        sharding=aligned("x"),
+        split=aligned("x"),
         reference=_reference,
         cases=_cases,
         formula="y = x + sin(a * x)**2 / a",

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensorplug.ops.sharding import whole
+from tensorplug.ops.split import whole
 from tensorplug.ops.table import OPS, Op
 from tensorplug.text import table
 
@@ -54,7 +54,7 @@ def _record(op: Op) -> Mapping[str, Any]:
         "writes": op.writes,
         "also_writes": list(op.also_writes),
         "in_place": list(op.in_place),
-        "splits": op.sharding is not whole,
+        "splits": op.split is not whole,
         "formula": op.formula,
         "origin": op.origin,
     }

@@ -15,7 +15,7 @@ from tensorplug.meta.explain import SplitTable
 from tensorplug.meta.plan import MetaPlan
 from tensorplug.meta.policy import POLICIES, Policy
 from tensorplug.meta.state import SUMMANDS, WHOLE, Partition, cut, deal
-from tensorplug.ops.sharding import MIRRORED, PARTIAL
+from tensorplug.ops.split import MIRRORED, PARTIAL
 
 __all__ = [
     "MIRRORED",

@@ -8,7 +8,7 @@ from tensorplug.dtypes import F32
 from tensorplug.errors import Refusal
 from tensorplug.graph.tensor import Tensor
 from tensorplug.meta.state import SUMMANDS, WHOLE, Partition
-from tensorplug.ops.sharding import MIRRORED, PARTIAL, Way, result_axis
+from tensorplug.ops.split import MIRRORED, PARTIAL, Way, result_axis
 from tensorplug.ops.table import OPS, Call
 
 States = Sequence[Partition | None]
@@ -92,7 +92,7 @@ def choices(use: Use) -> list[Sharding]:
         return [mirrored]
     found = [
         candidate
-        for way in call.op.sharding(call)
+        for way in call.op.split(call)
         for candidate in _candidates(use, way)
         if all(candidate.wanted[i] == states[i] for i in use.fixed)
     ]

@@ -23,7 +23,7 @@ from tensorplug.meta.plan import MetaPlan, home_of, plan_sizes
 from tensorplug.meta.policy import Policy, policy_called
 from tensorplug.meta.state import MOST_DEVICES, WHOLE, Partition
 from tensorplug.meta.steps import CALLS
-from tensorplug.ops.sharding import MIRRORED
+from tensorplug.ops.split import MIRRORED
 from tensorplug.planning.memory import Slot
 from tensorplug.running.arena import Arena
 from tensorplug.running.fleet import Fleet

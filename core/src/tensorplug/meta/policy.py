@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tensorplug.errors import OptionError
 from tensorplug.graph.tensor import Tensor
 from tensorplug.meta.state import Partition, cut, deal
-from tensorplug.ops.sharding import AXES
+from tensorplug.ops.split import AXES
 
 Policy = Callable[[Tensor], Partition | None]
 """Maps a tensor to its state; None to mirror it on each device."""

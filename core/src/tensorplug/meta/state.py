@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tensorplug.errors import OptionError
 from tensorplug.graph.tensor import Tensor
-from tensorplug.ops.sharding import AXES, MIRRORED, PARTIAL, Axis
+from tensorplug.ops.split import AXES, MIRRORED, PARTIAL, Axis
 
 MOST_DEVICES = 16
 

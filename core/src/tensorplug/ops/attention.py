@@ -6,8 +6,8 @@ from tensorplug.dtypes import F32
 from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.matmul import WEIGHTS
 from tensorplug.ops.rules import ONLY_F32, always, repeat_over_batch
-from tensorplug.ops.sharding import PARTIAL, Axis, Way
 from tensorplug.ops.softmax import MASKS
+from tensorplug.ops.split import PARTIAL, Axis, Way
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
 
 
@@ -71,7 +71,7 @@ FLASH_ATTN_EXT = register_op(
         ),
         shape=_attended,
         dtype=always(F32),
-        sharding=_parts,
+        split=_parts,
         formula="y = softmax(cap(scale * k q) + slope * mask) v, cap(z) = softcap*tanh(z/softcap)",
         origin="Dao et al. 2022, arXiv:2205.14135",
     )

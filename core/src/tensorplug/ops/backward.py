@@ -16,7 +16,7 @@ from tensorplug.ops.rules import (
     same_type_as,
     scalar,
 )
-from tensorplug.ops.sharding import AXES, PARTIAL, Way, aligned, any_of, linear
+from tensorplug.ops.split import AXES, PARTIAL, Way, aligned, any_of, linear
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
 
 SILU_BACK = register_op(
@@ -27,7 +27,7 @@ SILU_BACK = register_op(
         dtype=same_type_as("grad"),
         check=(same_shapes("grad", "x"),),
         in_place=("grad",),
-        sharding=any_of(aligned("grad", "x"), linear("grad")),
+        split=any_of(aligned("grad", "x"), linear("grad")),
         formula="y = grad * s * (1 + x * (1 - s)), s = 1 / (1 + exp(-x))",
     )
 )
@@ -41,7 +41,7 @@ RMS_NORM_BACK = register_op(
         dtype=always(F32),
         check=(same_shapes("grad", "x"),),
         in_place=("grad",),
-        sharding=any_of(aligned("grad", "x", axes=AXES[1:]), linear("grad")),
+        split=any_of(aligned("grad", "x", axes=AXES[1:]), linear("grad")),
         formula="y = r * (grad - x * r**2 * mean(x * grad)), r = 1 / sqrt(mean(x**2) + eps)",
     )
 )
@@ -55,7 +55,7 @@ SOFT_MAX_BACK = register_op(
         dtype=always(F32),
         check=(same_shapes("grad", "y"),),
         in_place=("grad",),
-        sharding=any_of(aligned("grad", "y", axes=AXES[1:]), linear("grad")),
+        split=any_of(aligned("grad", "y", axes=AXES[1:]), linear("grad")),
         formula="scale * y * (grad - sum over i of y[i] * grad[i])",
     )
 )
@@ -69,7 +69,7 @@ ROPE_BACK = register_op(
         dtype=ROPE.dtype,
         check=ROPE.check,
         in_place=("x",),
-        sharding=any_of(ROPE.sharding, linear("x")),
+        split=any_of(ROPE.split, linear("x")),
         formula="rope with all angles negated",
         origin=ROPE.origin,
     )
@@ -105,7 +105,7 @@ CROSS_ENTROPY_LOSS_BACK = register_op(
         shape=same_shape_as("logits"),
         dtype=always(F32),
         check=(same_shapes("logits", "labels"), _labelled),
-        sharding=linear("grad"),
+        split=linear("grad"),
         formula="y = grad * (softmax(logits) - labels) / rows",
     )
 )
@@ -141,7 +141,7 @@ FLASH_ATTN_BACK = register_op(
         params=(Param("masked", bool, default=False),),
         shape=_gradients,
         dtype=always(F32),
-        sharding=_gradient_parts,
+        split=_gradient_parts,
         formula="gradients of softmax(q k / sqrt(size)) v: those of q, k and v, padded by zeros",
         origin="the chain rule; the result is packed as in ggml, whose kernel is out of date",
     )

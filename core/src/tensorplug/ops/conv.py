@@ -3,7 +3,7 @@
 from tensorplug.dtypes import F32
 from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import ONLY_F32, REAL, always
-from tensorplug.ops.sharding import PARTIAL, Way, any_of, linear, ways
+from tensorplug.ops.split import PARTIAL, Way, any_of, linear, ways
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
 from tensorplug.ops.windows import Along, by_dim, window, window_counts, window_params
 
@@ -26,7 +26,7 @@ CONV_2D = register_op(
         params=window_params(2),
         shape=_filtered,
         dtype=always(F32),
-        sharding=any_of(
+        split=any_of(
             _SUMS,
             ways(Way({"kernel": 3}, 2), Way({"x": 3}, 3), Way({"kernel": 2, "x": 2}, PARTIAL)),
         ),
@@ -74,7 +74,7 @@ CONV_2D_DW = register_op(
         params=window_params(2),
         shape=_filtered_by_depth,
         dtype=always(F32),
-        sharding=any_of(_SUMS, ways(Way({"kernel": 3, "x": 2}, 2), Way({"x": 3}, 3))),
+        split=any_of(_SUMS, ways(Way({"kernel": 3, "x": 2}, 2), Way({"x": 3}, 3))),
         formula="y[u, v, c, n] = sum over i, j of kernel[i, j, 0, c] * "
         "x[u*s0 + i*d0 - p0, v*s1 + j*d1 - p1, c, n]",
     )
@@ -133,7 +133,7 @@ CONV_3D = register_op(
         ),
         shape=_filtered_volume,
         dtype=always(F32),
-        sharding=_SUMS,
+        split=_SUMS,
         formula="as conv_2d with depth in dim 2; dim 3 is channels and batch, or filters and batch",
     )
 )
@@ -201,7 +201,7 @@ CONV_TRANSPOSE_1D = register_op(
         params=window_params(1),
         shape=_spread_signal,
         dtype=always(F32),
-        sharding=any_of(_SUMS, ways(Way({"kernel": 1}, 1), Way({"kernel": 2, "x": 1}, PARTIAL))),
+        split=any_of(_SUMS, ways(Way({"kernel": 1}, 1), Way({"kernel": 2, "x": 1}, PARTIAL))),
         formula="y[u*s0 + i*d0 - p0, o] is the sum of kernel[i, o, c] * x[u, c] over i, u and c",
     )
 )
@@ -251,7 +251,7 @@ CONV_TRANSPOSE_2D = register_op(
         params=tuple(Param(name, int, default=1) for name in ("s0", "s1")),
         shape=_spread_image,
         dtype=always(F32),
-        sharding=any_of(
+        split=any_of(
             _SUMS,
             ways(Way({"kernel": 2}, 2), Way({"x": 3}, 3), Way({"kernel": 3, "x": 2}, PARTIAL)),
         ),

@@ -16,7 +16,7 @@ from tensorplug.ops.rules import (
     same_shape_as,
     same_type_as,
 )
-from tensorplug.ops.sharding import AXES, PARTIAL, Way, aligned
+from tensorplug.ops.split import AXES, PARTIAL, Way, aligned
 from tensorplug.ops.table import Alias, Call, Op, Param, Shape, Source, apply, register_op
 from tensorplug.ops.view import nb_of
 
@@ -42,7 +42,7 @@ DUP = register_op(
         params=(Param("to", str, default=""),),
         shape=same_shape_as("x"),
         dtype=_dup_type,
-        sharding=_converted_parts,
+        split=_converted_parts,
         formula="y = a contiguous copy of x, of the type `to` if one is given",
     )
 )
@@ -73,7 +73,7 @@ CONT = register_op(
         params=(Param("ne", tuple, default=()), Param("rank", int, default=0)),
         shape=_contiguous_shape,
         dtype=same_type_as("x"),
-        sharding=_kept_parts,
+        split=_kept_parts,
         formula="y = x, contiguous, elements in order, with another shape if one is given",
     )
 )
@@ -108,7 +108,7 @@ CPY = register_op(
         alias=_over_target,
         check=(_copies_apart,),
         writes=True,
-        sharding=_copied_parts,
+        split=_copied_parts,
         formula="target = x, element by element in order, converted; y is target",
     )
 )
@@ -139,7 +139,7 @@ CONCAT = register_op(
         params=(Param("dim", int, default=0),),
         shape=_joined,
         dtype=same_type_as("a"),
-        sharding=_joined_parts,
+        split=_joined_parts,
         formula="y = b after a along dim (ggml order)",
     )
 )
@@ -170,7 +170,7 @@ REPEAT = register_op(
         params=(Param("ne", tuple, required=True), Param("rank", int, required=True)),
         shape=_tiled,
         dtype=same_type_as("x"),
-        sharding=_repeated_parts,
+        split=_repeated_parts,
         formula="y = x, tiled to the sizes of y",
     )
 )

@@ -3,7 +3,7 @@
 from tensorplug.dtypes import F32
 from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import ONLY_F32, REAL, always, same_shape_as, same_type_as
-from tensorplug.ops.sharding import Way, aligned, any_of, linear, ways
+from tensorplug.ops.split import Way, aligned, any_of, linear, ways
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
 
 TRIANGLES = ("upper_diag", "upper", "lower_diag", "lower")
@@ -23,7 +23,7 @@ DIAG = register_op(
         sources=(Source("x", ONLY_F32),),
         shape=_squared,
         dtype=always(F32),
-        sharding=any_of(aligned("x", axes=(2, 3)), linear("x")),
+        split=any_of(aligned("x", axes=(2, 3)), linear("x")),
         formula="y[i, j] = x[i] if i = j else 0",
     )
 )
@@ -36,7 +36,7 @@ DIAG_MASK_ZERO = register_op(
         shape=same_shape_as("x"),
         dtype=same_type_as("x"),
         in_place=("x",),
-        sharding=any_of(aligned("x", axes=(2, 3)), linear("x")),
+        split=any_of(aligned("x", axes=(2, 3)), linear("x")),
         formula="y[i, j] = 0 if i > n_past + j else x[i, j]",
     )
 )
@@ -57,7 +57,7 @@ TRI = register_op(
         shape=same_shape_as("x"),
         dtype=same_type_as("x"),
         check=(_triangle,),
-        sharding=any_of(aligned("x", axes=(2, 3)), linear("x")),
+        split=any_of(aligned("x", axes=(2, 3)), linear("x")),
         formula="y = x in one half of each matrix, 0 in the other",
     )
 )
@@ -76,7 +76,7 @@ SOLVE_TRI = register_op(
         shape=same_shape_as("b"),
         dtype=always(F32),
         check=(_solvable,),
-        sharding=any_of(aligned("a", "b", axes=(2, 3)), ways(Way({"b": 0}, 0)), linear("b")),
+        split=any_of(aligned("a", "b", axes=(2, 3)), ways(Way({"b": 0}, 0)), linear("b")),
         formula="the x with a x = b; only the lower triangle of a is read",
     )
 )

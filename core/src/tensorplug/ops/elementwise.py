@@ -16,11 +16,11 @@ from tensorplug.ops.rules import (
     same_shape_as,
     same_type_as,
 )
-from tensorplug.ops.sharding import PARTIAL, ShardingRule, Way, aligned, any_of, linear, ways
+from tensorplug.ops.split import PARTIAL, SplitRule, Way, aligned, any_of, linear, ways
 from tensorplug.ops.table import Call, Op, Param, Source, apply, register_op
 
 
-def _binary(name: str, sign: str, *summands: ShardingRule) -> Op:
+def _binary(name: str, sign: str, *summands: SplitRule) -> Op:
     return register_op(
         Op(
             name,
@@ -29,7 +29,7 @@ def _binary(name: str, sign: str, *summands: ShardingRule) -> Op:
             dtype=same_type_as("a"),
             check=(repeats_to("b", "a"),),
             in_place=("a", "b"),
-            sharding=any_of(aligned("a", "b"), *summands),
+            split=any_of(aligned("a", "b"), *summands),
             formula=f"y = a {sign} repeat(b)",
         )
     )
@@ -58,7 +58,7 @@ ADD = register_op(
         dtype=_sum_type,
         check=(repeats_to("b", "a"),),
         in_place=("a", "b"),
-        sharding=any_of(aligned("a", "b"), _summands),
+        split=any_of(aligned("a", "b"), _summands),
         formula="y = a + repeat(b), of the type of a or of the type `to`",
     )
 )
@@ -80,7 +80,7 @@ ADD1 = register_op(
         dtype=same_type_as("a"),
         check=(_one_element,),
         in_place=("a",),
-        sharding=any_of(aligned("a"), _summands),
+        split=any_of(aligned("a"), _summands),
         formula="y = a + b, where b is one element",
     )
 )
@@ -104,7 +104,7 @@ ADD_ID = register_op(
         dtype=same_type_as("a"),
         check=(_expert_bias,),
         in_place=("a",),
-        sharding=ways(
+        split=ways(
             Way({"a": 0, "b": 0}, 0),
             Way({"a": 1, "ids": 0}, 1),
             Way({"a": 2, "ids": 1}, 2),
@@ -127,7 +127,7 @@ SCALE = register_op(
         shape=same_shape_as("x"),
         dtype=same_type_as("x"),
         in_place=("x",),
-        sharding=any_of(aligned("x"), _scaled_summands),
+        split=any_of(aligned("x"), _scaled_summands),
         formula="y = scale * x + bias",
     )
 )
@@ -140,7 +140,7 @@ CLAMP = register_op(
         shape=same_shape_as("x"),
         dtype=same_type_as("x"),
         in_place=("x",),
-        sharding=aligned("x"),
+        split=aligned("x"),
         formula="y = min(max(x, min), max)",
     )
 )
@@ -153,7 +153,7 @@ LEAKY_RELU = register_op(
         shape=same_shape_as("x"),
         dtype=same_type_as("x"),
         in_place=("x",),
-        sharding=aligned("x"),
+        split=aligned("x"),
         formula="y = x if x > 0 else slope * x",
     )
 )
@@ -166,7 +166,7 @@ FILL = register_op(
         shape=same_shape_as("x"),
         dtype=same_type_as("x"),
         in_place=("x",),
-        sharding=aligned("x"),
+        split=aligned("x"),
         formula="y = value, in the shape of x",
     )
 )

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import REAL, same_shapes, same_type_as
-from tensorplug.ops.sharding import Way, aligned
+from tensorplug.ops.split import Way, aligned
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
 
 
@@ -37,7 +37,7 @@ def _glu(name: str, formula: str, *, params: tuple[Param, ...] = ()) -> Op:
             shape=_half_row,
             dtype=same_type_as("x"),
             check=(same_shapes("x", "gate"),),
-            sharding=_parts,
+            split=_parts,
             formula=formula,
             origin="Shazeer 2020, arXiv:2002.05202",
         )

@@ -6,7 +6,7 @@ from tensorplug.dtypes import F16, F32, DType, DTypeLike
 from tensorplug.dtypes import dtype as dtype_of
 from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import ONLY_F32, REAL, always, same_type_as
-from tensorplug.ops.sharding import PARTIAL, Way, any_of, linear, ways
+from tensorplug.ops.split import PARTIAL, Way, any_of, linear, ways
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
 from tensorplug.ops.windows import Along, window, window_counts, window_params
 
@@ -63,7 +63,7 @@ IM2COL = register_op(
         ),
         shape=_windows,
         dtype=_row_type,
-        sharding=_window_parts,
+        split=_window_parts,
         formula="y[i + KW*(j + KH*c), u, v, n] = x[u*s0 + i*d0 - p0, v*s1 + j*d1 - p1, c, n]",
     )
 )
@@ -93,7 +93,7 @@ IM2COL_BACK = register_op(
         ),
         shape=_image,
         dtype=always(F32),
-        sharding=linear("grad"),
+        split=linear("grad"),
         formula="y[i] = sum of the elements of grad that im2col copies from x[i]",
         origin="the transpose of im2col",
     )
@@ -120,7 +120,7 @@ IM2COL_3D = register_op(
         ),
         shape=_volume_windows,
         dtype=_row_type,
-        sharding=linear("x"),
+        split=linear("x"),
         formula="rows of KW*KH*KD*channels elements, one for each window; dim 3 is depth, batch",
     )
 )
@@ -151,7 +151,7 @@ COL2IM_1D = register_op(
         ),
         shape=_signal,
         dtype=same_type_as("x"),
-        sharding=any_of(ways(Way({"x": PARTIAL}, PARTIAL))),
+        split=any_of(ways(Way({"x": PARTIAL}, PARTIAL))),
         formula="y[t*s0 + k - p0, c] is the sum of x[k + K*c, t] over k and t",
     )
 )

@@ -8,7 +8,7 @@ from tensorplug.errors import ShapeError
 from tensorplug.graph.tensor import MAX_RANK, Ne, Tensor, ne_of
 from tensorplug.ops.axes import Axes, axes_of
 from tensorplug.ops.rules import ONLY_F32, always
-from tensorplug.ops.sharding import AXES, PARTIAL, Way, linear
+from tensorplug.ops.split import AXES, PARTIAL, Way, linear
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
 
 MODES = ("nearest", "bilinear", "bicubic")
@@ -49,7 +49,7 @@ UPSCALE = register_op(
         ),
         shape=_resized,
         dtype=always(F32),
-        sharding=_resized_parts,
+        split=_resized_parts,
         formula="y = x resized: interpolated along dimensions 0 and 1, nearest along 2 and 3",
         origin="ggml; cubic convolution with a = -0.75, Keys 1981, doi:10.1109/TASSP.1981.1163711",
     )
@@ -84,7 +84,7 @@ PAD = register_op(
         params=(Param("pads", tuple, required=True), Param("circular", bool, default=False)),
         shape=_padded,
         dtype=always(F32),
-        sharding=_unpadded_parts,
+        split=_unpadded_parts,
         formula="y = x with zeros around it, or with elements from its opposite end",
     )
 )
@@ -104,7 +104,7 @@ PAD_REFLECT_1D = register_op(
         params=(Param("p0", int, required=True), Param("p1", int, required=True)),
         shape=_reflected,
         dtype=always(F32),
-        sharding=lambda call: [
+        split=lambda call: [
             *(Way({"x": axis}, axis) for axis in AXES[1:] if call["x"].ne[axis] > 1),
             *linear("x")(call),
         ],
@@ -139,7 +139,7 @@ ROLL = register_op(
         params=(Param("shifts", tuple, required=True),),
         shape=_rolled,
         dtype=always(F32),
-        sharding=_rolled_parts,
+        split=_rolled_parts,
         formula="y[i] = x[(i - shift) mod n] along each dimension of n elements",
     )
 )
@@ -161,7 +161,7 @@ TIMESTEP_EMBEDDING = register_op(
         params=(Param("dim", int, required=True), Param("max_period", int, default=10000)),
         shape=_embedded,
         dtype=always(F32),
-        sharding=lambda _call: (Way({"x": 0}, 1),),
+        split=lambda _call: (Way({"x": 0}, 1),),
         formula="y[j, i] = cos(x[i] * f[j]), y[j + n, i] = sin(x[i] * f[j]), "
         "f[j] = max_period**(-j / n), n = dim // 2",
         origin="Ho et al. 2020, arXiv:2006.11239",

@@ -3,7 +3,7 @@
 from tensorplug.dtypes import F32
 from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import ONLY_F32, always, divides
-from tensorplug.ops.sharding import PARTIAL, Way, ways
+from tensorplug.ops.split import PARTIAL, Way, ways
 from tensorplug.ops.ssm import packed
 from tensorplug.ops.table import Call, Op, Param, Shape, ShapeRule, Source, apply, register_op
 
@@ -48,7 +48,7 @@ RWKV_WKV6 = register_op(
         shape=_attended("k", "v", "r", "td"),
         dtype=always(F32),
         check=(_bonus_fits,),
-        sharding=_SUMMANDS,
+        split=_SUMMANDS,
         formula="y[j] = sum over i of r[i] (s[i, j] + tf[i] k[i] v[j]), s = td[i] s + k[i] v[j]",
         origin="Peng et al. 2024, arXiv:2404.05892",
     )
@@ -59,7 +59,7 @@ RWKV_WKV7 = register_op(
         sources=_sources("r", "w", "k", "v", "a", "b", "state"),
         shape=_attended("r", "w", "k", "v", "a", "b"),
         dtype=always(F32),
-        sharding=_SUMMANDS,
+        split=_SUMMANDS,
         formula="s[i, j] = w[i] s[i, j] + k[i] v[j] + b[i] (a s)[j], y = r s",
         origin="Peng et al. 2025, arXiv:2503.14456",
     )
@@ -71,7 +71,7 @@ GATED_LINEAR_ATTN = register_op(
         params=(Param("scale", float, default=1.0),),
         shape=_attended("k", "v", "q", "g"),
         dtype=always(F32),
-        sharding=_SUMMANDS,
+        split=_SUMMANDS,
         formula="s = g[i] s + k[i] v[j], y[j] = scale * sum over i of q[i] s[i, j]",
         origin="Yang et al. 2023, arXiv:2312.06635",
     )
@@ -103,7 +103,7 @@ GATED_DELTA_NET = register_op(
         params=(Param("K", int, default=1),),
         shape=_corrected,
         dtype=always(F32),
-        sharding=_SUMMANDS,
+        split=_SUMMANDS,
         formula="s = exp(g) s, s += k beta (v - k s), y = q s / sqrt(size)",
         origin="Yang et al. 2024, arXiv:2412.06464; Kimi Team 2025, arXiv:2510.26692",
     )

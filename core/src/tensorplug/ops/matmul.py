@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from tensorplug.dtypes import F32, INTEGERS
 from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import ANY, IDS, ONLY_F32, REAL, always, divides, repeat_over_batch
-from tensorplug.ops.sharding import PARTIAL, Way, ways
+from tensorplug.ops.split import PARTIAL, Way, ways
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
 
 WEIGHTS = ANY - INTEGERS
@@ -60,7 +60,7 @@ MUL_MAT = register_op(
         params=(Param("precision", str, default="default"), Param("hint", str, default="")),
         shape=_product,
         dtype=always(F32),
-        sharding=_product_parts,
+        split=_product_parts,
         formula="y[n, m] = sum over k of w[k, n] * x[k, m]",
     )
 )
@@ -87,7 +87,7 @@ MUL_MAT_ID = register_op(
         ),
         shape=_expert_product,
         dtype=always(F32),
-        sharding=ways(
+        split=ways(
             Way({"w": 1}, 0),
             Way({"w": 0, "x": 0}, PARTIAL),
             Way({"x": 2, "ids": 1}, 2),
@@ -126,7 +126,7 @@ OUT_PROD = register_op(
         sources=(Source("a", WEIGHTS), Source("b", ONLY_F32)),
         shape=_outer,
         dtype=always(F32),
-        sharding=_outer_parts,
+        split=_outer_parts,
         formula="y[i, j] = sum over k of a[i, k] * b[j, k]",
     )
 )

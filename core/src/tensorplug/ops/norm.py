@@ -3,7 +3,7 @@
 from tensorplug.dtypes import F32
 from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import ONLY_F32, always, same_shape_as
-from tensorplug.ops.sharding import AXES, aligned
+from tensorplug.ops.split import AXES, aligned
 from tensorplug.ops.table import Call, Op, Param, Source, apply, register_op
 
 
@@ -16,7 +16,7 @@ def _norm(name: str, formula: str, origin: str, eps: float) -> Op:
             shape=same_shape_as("x"),
             dtype=always(F32),
             in_place=("x",),
-            sharding=aligned("x", axes=AXES[1:]),
+            split=aligned("x", axes=AXES[1:]),
             formula=formula,
             origin=origin,
         )
@@ -51,7 +51,7 @@ GROUP_NORM = register_op(
         shape=same_shape_as("x"),
         dtype=always(F32),
         check=(_groups_fit,),
-        sharding=aligned("x", axes=(3,)),
+        split=aligned("x", axes=(3,)),
         formula="norm over ne[0], ne[1] and ceil(ne[2] / groups) channels at a time",
         origin="Wu and He 2018, arXiv:1803.08494",
     )

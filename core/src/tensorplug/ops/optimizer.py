@@ -2,7 +2,7 @@
 
 from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import ONLY_F32, same_shape_as, same_shapes, same_type_as
-from tensorplug.ops.sharding import aligned
+from tensorplug.ops.split import aligned
 from tensorplug.ops.table import Alias, Call, Check, Op, Source, apply, register_op
 
 
@@ -28,7 +28,7 @@ OPT_STEP_ADAMW = register_op(
         alias=_over_weights,
         writes=True,
         also_writes=("m", "v"),
-        sharding=aligned("x", "grad", "m", "v"),
+        split=aligned("x", "grad", "m", "v"),
         formula="m = b1 * m + (1 - b1) * grad; v = b2 * v + (1 - b2) * grad**2; "
         "x = x * (1 - rate * decay) - rate * m * c1 / (sqrt(v * c2) + eps); y is x",
         origin="Loshchilov and Hutter 2017, arXiv:1711.05101",
@@ -44,7 +44,7 @@ OPT_STEP_SGD = register_op(
         check=(same_shapes("x", "grad"), _settings(2)),
         alias=_over_weights,
         writes=True,
-        sharding=aligned("x", "grad"),
+        split=aligned("x", "grad"),
         formula="x = x * (1 - rate * decay) - rate * grad; y is x",
     )
 )

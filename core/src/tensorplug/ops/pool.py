@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from tensorplug.dtypes import F16, F32
 from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import ONLY_F32, always
-from tensorplug.ops.sharding import PARTIAL, Way, aligned
+from tensorplug.ops.split import PARTIAL, Way, aligned
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
 from tensorplug.ops.windows import Along, by_dim
 
@@ -76,7 +76,7 @@ POOL_1D = register_op(
         ),
         shape=_signal,
         dtype=always(F32),
-        sharding=_signal_parts,
+        split=_signal_parts,
         formula="y[u] = max or mean of the elements of x in window u, which starts at u*s0 - p0; "
         "for a window without elements the lowest f32, or 0",
     )
@@ -99,7 +99,7 @@ POOL_2D = register_op(
         params=_WINDOW,
         shape=_image,
         dtype=always(F32),
-        sharding=_image_parts,
+        split=_image_parts,
         formula="y = max of the elements of x in each window (at least the lowest f32), or their "
         "sum / (k0*k1)",
     )
@@ -125,7 +125,7 @@ POOL_2D_BACK = register_op(
         params=_WINDOW,
         shape=_source,
         dtype=always(F32),
-        sharding=_back_parts,
+        split=_back_parts,
         formula="y = sum over windows of grad, given to the first largest element of the window, "
         "or grad / (k0*k1) to all its elements",
     )

@@ -18,7 +18,7 @@ from tensorplug.ops.rules import (
     same_type_as,
     scalar,
 )
-from tensorplug.ops.sharding import AXES, PARTIAL, Way, aligned, any_of, linear, ways
+from tensorplug.ops.split import AXES, PARTIAL, Way, aligned, any_of, linear, ways
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
 
 _ROWS = aligned("x", axes=AXES[1:])
@@ -30,7 +30,7 @@ SUM = register_op(
         sources=(Source("x", REAL),),
         shape=scalar,
         dtype=same_type_as("x"),
-        sharding=any_of(linear("x"), ways(*(Way({"x": axis}, PARTIAL) for axis in AXES))),
+        split=any_of(linear("x"), ways(*(Way({"x": axis}, PARTIAL) for axis in AXES))),
         formula="y = sum of all elements",
     )
 )
@@ -40,7 +40,7 @@ SUM_ROWS = register_op(
         sources=(Source("x", ONLY_F32),),
         shape=one_per_row("x"),
         dtype=always(F32),
-        sharding=any_of(_ROWS, linear("x"), ways(Way({"x": 0}, PARTIAL))),
+        split=any_of(_ROWS, linear("x"), ways(Way({"x": 0}, PARTIAL))),
         formula="y[0, j] = sum over i of x[i, j]",
     )
 )
@@ -50,7 +50,7 @@ MEAN = register_op(
         sources=(Source("x", ONLY_F32),),
         shape=one_per_row("x"),
         dtype=always(F32),
-        sharding=any_of(_ROWS, linear("x")),
+        split=any_of(_ROWS, linear("x")),
         formula="y[0, j] = mean over i of x[i, j]",
     )
 )
@@ -60,7 +60,7 @@ CUMSUM = register_op(
         sources=(Source("x", ONLY_F32),),
         shape=same_shape_as("x"),
         dtype=always(F32),
-        sharding=any_of(_ROWS, linear("x")),
+        split=any_of(_ROWS, linear("x")),
         formula="y[i, j] = sum over k <= i of x[k, j]",
     )
 )
@@ -79,7 +79,7 @@ ARGMAX = register_op(
         sources=(Source("x", ONLY_F32),),
         shape=_row_count,
         dtype=always(I32),
-        sharding=ways(Way({"x": 1}, 0)),
+        split=ways(Way({"x": 1}, 0)),
         formula="y[j] = index of the first largest x[i, j] over i",
     )
 )
@@ -90,7 +90,7 @@ ARGSORT = register_op(
         params=(Param("descending", bool, default=False),),
         shape=same_shape_as("x"),
         dtype=always(I32),
-        sharding=_ROWS,
+        split=_ROWS,
         formula="y[:, j] = indices that sort x[:, j]",
     )
 )
@@ -110,7 +110,7 @@ TOP_K = register_op(
         params=(Param("k", int, required=True),),
         shape=_first_k,
         dtype=always(I32),
-        sharding=_ROWS,
+        split=_ROWS,
         formula="y[:, j] = indices of the k largest of x[:, j], in any order",
     )
 )
@@ -123,7 +123,7 @@ COUNT_EQUAL = register_op(
         shape=scalar,
         dtype=always(I64),
         check=(same_shapes("a", "b"),),
-        sharding=ways(*(Way({"a": axis, "b": axis}, PARTIAL) for axis in AXES)),
+        split=ways(*(Way({"a": axis, "b": axis}, PARTIAL) for axis in AXES)),
         formula="y = number of elements that are equal in a and b",
     )
 )

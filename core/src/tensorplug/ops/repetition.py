@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from tensorplug.dtypes import F16, F32
 from tensorplug.graph.tensor import Tensor, ne_of
 from tensorplug.ops.rules import divides, same_type_as
-from tensorplug.ops.sharding import AXES, Way, any_of, linear
+from tensorplug.ops.split import AXES, Way, any_of, linear
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
 
 
@@ -33,7 +33,7 @@ REPEAT_BACK = register_op(
         params=(Param("ne", tuple, required=True), Param("rank", int, required=True)),
         shape=_summed,
         dtype=same_type_as("x"),
-        sharding=any_of(_kept_parts, linear("x")),
+        split=any_of(_kept_parts, linear("x")),
         formula="y = sum of the parts of x at which repeat(y) has the copies of y",
     )
 )

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from tensorplug.dtypes import F16, F32, I32
 from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import ONLY_F32, same_shape_as, same_type_as
-from tensorplug.ops.sharding import Way, aligned
+from tensorplug.ops.split import Way, aligned
 from tensorplug.ops.table import Call, Op, Param, Source, apply, register_op
 
 MODES = ("normal", "neox", "mrope", "imrope", "vision")
@@ -87,7 +87,7 @@ ROPE = register_op(
         dtype=same_type_as("x"),
         check=(_fits,),
         in_place=("x",),
-        sharding=_parts,
+        split=_parts,
         formula="pairs i of dims elements from offset turn by position * scale * base**(-2i/dims)",
         origin="Su et al. 2021, arXiv:2104.09864; Peng et al. 2023, arXiv:2309.00071 (YaRN)",
     )

@@ -13,7 +13,7 @@ from tensorplug.ops.rules import (
     overlap,
     same_type_as,
 )
-from tensorplug.ops.sharding import PARTIAL, Way, ways
+from tensorplug.ops.split import PARTIAL, Way, ways
 from tensorplug.ops.table import Alias, Call, Op, Param, Shape, Source, apply, register_op
 
 
@@ -34,7 +34,7 @@ GET_ROWS = register_op(
         sources=(Source("table", ANY), Source("ids", IDS, rows_of=("table", 1))),
         shape=_gathered,
         dtype=_decoded,
-        sharding=ways(
+        split=ways(
             Way({"table": PARTIAL}, PARTIAL),
             Way({"table": 0}, 0),
             Way({"ids": 0}, 1),
@@ -79,7 +79,7 @@ SET_ROWS = register_op(
         alias=_over_table,
         check=(_rows_apart,),
         writes=True,
-        sharding=ways(Way({"table": 0, "rows": 0}, 0)),
+        split=ways(Way({"table": 0, "rows": 0}, 0)),
         formula="table[:, ids[i]] = rows[:, i], encoded to the type of table; nothing for the "
         "id -1; y is table",
     )
@@ -104,7 +104,7 @@ GET_ROWS_BACK = register_op(
         params=(Param("ne", tuple, required=True),),
         shape=_rows_of,
         dtype=always(F32),
-        sharding=ways(Way({"grad": 0}, 0), Way({"grad": PARTIAL}, PARTIAL)),
+        split=ways(Way({"grad": 0}, 0), Way({"grad": PARTIAL}, PARTIAL)),
         formula="y[:, r] = sum of grad[:, i] over all i with ids[i] = r, for a table of sizes ne",
     )
 )

@@ -12,7 +12,7 @@ from tensorplug.ops.rules import (
     same_shape_as,
     same_type_as,
 )
-from tensorplug.ops.sharding import Axis, Way, aligned
+from tensorplug.ops.split import Axis, Way, aligned
 from tensorplug.ops.table import Call, Op, Param, Source, apply, register_op
 
 MASKS = frozenset({F32, F16})
@@ -57,7 +57,7 @@ SOFT_MAX = register_op(
         dtype=always(F32),
         check=(_mask_fits,),
         in_place=("x",),
-        sharding=_parts,
+        split=_parts,
         formula="y = softmax over ne[0] of (scale * x + slope(head) * mask), sinks in the divisor",
         origin="Press et al. 2021, arXiv:2108.12409 for the slopes of max_bias",
     )
@@ -71,7 +71,7 @@ DIAG_MASK_INF = register_op(
         shape=same_shape_as("x"),
         dtype=same_type_as("x"),
         in_place=("x",),
-        sharding=aligned("x", axes=(2, 3)),
+        split=aligned("x", axes=(2, 3)),
         formula="y[i, j] = -inf if i > n_past + j else x[i, j]",
     )
 )

@@ -7,8 +7,8 @@ from tensorplug.dtypes import F32
 from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.matmul import WEIGHTS
 from tensorplug.ops.rules import ONLY_F32, always, divides
-from tensorplug.ops.sharding import PARTIAL, Axis, Way, ways
 from tensorplug.ops.softmax import MASKS
+from tensorplug.ops.split import PARTIAL, Axis, Way, ways
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
 
 
@@ -46,7 +46,7 @@ LIGHTNING_INDEXER = register_op(
         ),
         shape=_scored,
         dtype=always(F32),
-        sharding=_score_parts,
+        split=_score_parts,
         formula="y[n, t] = sum over h of weights[h, t] * relu(q[h, t] . k[n]) + mask[n, t]",
         origin="DeepSeek-AI 2025, arXiv:2512.02556",
     )
@@ -77,7 +77,7 @@ DSV4_HC_COMB = register_op(
         params=(Param("eps", float, required=True), Param("n_iter", int, required=True)),
         shape=_mixed,
         dtype=always(F32),
-        sharding=ways(Way({"mixes": 1}, 2)),
+        split=ways(Way({"mixes": 1}, 2)),
         formula="y = softmax over dst of (scale[2] * mixes + base) + eps, then n_iter times over "
         "src, and over dst between: y / (sum of y + eps)",
         origin=STREAMS,
@@ -120,7 +120,7 @@ DSV4_HC_PRE = register_op(
         params=(Param("gated", bool, default=False), Param("scale", float, default=1.0)),
         shape=_joined,
         dtype=always(F32),
-        sharding=_join_parts,
+        split=_join_parts,
         formula="y[i, t] = scale * sum over h of x[i, h, t] * (weights[h, t], or sigmoid(weights"
         "[i, h, t]) if gated)",
         origin=STREAMS,
@@ -164,7 +164,7 @@ DSV4_HC_POST = register_op(
         ),
         shape=_parted,
         dtype=always(F32),
-        sharding=_part_parts,
+        split=_part_parts,
         formula="y[i, d, t] = x[i, t] post[d, t] + sum over s of residual[i, s, t] comb[d, s, t]",
         origin=STREAMS,
     )

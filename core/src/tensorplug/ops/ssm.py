@@ -3,7 +3,7 @@
 from tensorplug.dtypes import F32
 from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import IDS, ONLY_F32, always
-from tensorplug.ops.sharding import PARTIAL, Way, ways
+from tensorplug.ops.split import PARTIAL, Way, ways
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
 
 
@@ -27,7 +27,7 @@ SSM_CONV = register_op(
         sources=(Source("x", ONLY_F32), Source("kernel", ONLY_F32)),
         shape=_convolved,
         dtype=always(F32),
-        sharding=ways(
+        split=ways(
             Way({"x": 1, "kernel": 1}, 0),
             Way({"x": 2}, 2),
             Way({"x": PARTIAL}, PARTIAL),
@@ -79,7 +79,7 @@ SSM_SCAN = register_op(
         params=(Param("K", int, default=1),),
         shape=_scanned,
         dtype=always(F32),
-        sharding=ways(
+        split=ways(
             Way({"s": PARTIAL, "x": PARTIAL}, PARTIAL),
             Way({"s": PARTIAL, "b": PARTIAL}, PARTIAL),
         ),

@@ -15,7 +15,7 @@ from typing import Any
 from tensorplug.dtypes import DType
 from tensorplug.errors import DTypeError, GraphError, OptionError, ShapeError
 from tensorplug.graph.tensor import Ne, Tensor, Value, contiguous_nb
-from tensorplug.ops.sharding import ShardingRule, ShardRule, resized, whole
+from tensorplug.ops.split import ShardRule, SplitRule, resized, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Op:
     `in_place` names the sources whose memory the allocator may reuse for the result. `alias` gives
     the memory of results that share memory with a source; with `writes` the op writes to that
     memory (an effect), otherwise the result is a view. `also_writes` names further sources that the
-    op changes. `sharding` lists the ways to run the op on shards of its sources, one on each of
+    op changes. `split` lists the ways to run the op on shards of its sources, one on each of
     several devices, and `shard` gives the parameters of one shard.
 
     An op of another distribution brings its own `reference`, which the cpu device runs if it has no
@@ -146,7 +146,7 @@ class Op:
     alias: AliasRule | None = None
     writes: bool = False
     also_writes: tuple[str, ...] = ()
-    sharding: ShardingRule = whole
+    split: SplitRule = whole
     shard: ShardRule = resized
     reference: Reference | None = None
     cases: Callable[[], Iterable[Any]] | None = None

@@ -2,7 +2,7 @@
 
 from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import REAL, same_shape_as, same_type_as
-from tensorplug.ops.sharding import aligned, any_of, linear
+from tensorplug.ops.split import aligned, any_of, linear
 from tensorplug.ops.table import Op, Param, Source, apply, register_op
 
 _FORMULAS = {
@@ -42,7 +42,7 @@ UNARY = {
             shape=same_shape_as("x"),
             dtype=same_type_as("x"),
             in_place=("x",),
-            sharding=any_of(aligned("x"), linear("x")) if name == "neg" else aligned("x"),
+            split=any_of(aligned("x"), linear("x")) if name == "neg" else aligned("x"),
             formula=formula,
         )
     )
@@ -59,7 +59,7 @@ XIELU = register_op(
         shape=same_shape_as("x"),
         dtype=same_type_as("x"),
         in_place=("x",),
-        sharding=aligned("x"),
+        split=aligned("x"),
         formula="y = alpha_p*x**2 + beta*x if x > 0 else (expm1(min(x, eps)) - x)*alpha_n + beta*x",
         origin="Huang and Schlag 2024, arXiv:2411.13010",
     )

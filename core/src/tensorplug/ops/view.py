@@ -9,7 +9,7 @@ from tensorplug.errors import ShapeError
 from tensorplug.graph.tensor import MAX_RANK, Ne, Tensor, Value, contiguous_nb, ne_of, pad_ne
 from tensorplug.ops.axes import moves_of
 from tensorplug.ops.rules import ANY, contiguous, same_type_as
-from tensorplug.ops.sharding import AXES, PARTIAL, Shard, Way, resized, ways
+from tensorplug.ops.split import AXES, PARTIAL, Shard, Way, resized, ways
 from tensorplug.ops.table import Alias, Call, Op, Param, Shape, Source, apply, register_op
 
 
@@ -56,7 +56,7 @@ RESHAPE = register_op(
         dtype=same_type_as("x"),
         check=(contiguous("x"),),
         alias=_reshaped,
-        sharding=_reshaped_parts,
+        split=_reshaped_parts,
         formula="y = the memory of x with other sizes",
     )
 )
@@ -145,7 +145,7 @@ VIEW = register_op(
         shape=_param_shape,
         dtype=same_type_as("x"),
         alias=_window,
-        sharding=_window_parts,
+        split=_window_parts,
         shard=_window_shard,
         formula="y = the memory of x from offset on, with other sizes and strides",
     )
@@ -189,7 +189,7 @@ PERMUTE = register_op(
         shape=_permuted_shape,
         dtype=same_type_as("x"),
         alias=lambda call: Alias(call["x"], 0, _moved(call["x"].nb, _order(call))),
-        sharding=_permuted_parts,
+        split=_permuted_parts,
         formula="y = x with dimension i moved to axes[i] (ggml order)",
     )
 )
@@ -213,7 +213,7 @@ TRANSPOSE = register_op(
         shape=_swapped_shape,
         dtype=same_type_as("x"),
         alias=_swapped,
-        sharding=ways(
+        split=ways(
             Way({"x": PARTIAL}, PARTIAL),
             *(Way({"x": axis}, to) for axis, to in enumerate((1, 0, 2, 3))),
         ),

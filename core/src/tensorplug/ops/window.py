@@ -3,7 +3,7 @@
 from tensorplug.dtypes import F32
 from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.rules import ONLY_F32, REAL, always, same_shape_as, same_shapes, same_type_as
-from tensorplug.ops.sharding import Way, any_of, linear, ways
+from tensorplug.ops.split import Way, any_of, linear, ways
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
 
 ORIGIN = "Kirillov et al. 2023, arXiv:2304.02643; Li et al. 2022, arXiv:2203.16527"
@@ -23,7 +23,7 @@ WIN_PART = register_op(
         params=(Param("w", int, required=True),),
         shape=_parted,
         dtype=always(F32),
-        sharding=any_of(ways(Way({"x": 0}, 0)), linear("x")),
+        split=any_of(ways(Way({"x": 0}, 0)), linear("x")),
         formula="y[:, :, :, k] = the k-th window of w x w positions, 0 beyond the edges of x",
         origin=ORIGIN,
     )
@@ -46,7 +46,7 @@ WIN_UNPART = register_op(
         params=tuple(Param(name, int, required=True) for name in ("w0", "h0", "w")),
         shape=_joined,
         dtype=always(F32),
-        sharding=any_of(ways(Way({"x": 0}, 0)), linear("x")),
+        split=any_of(ways(Way({"x": 0}, 0)), linear("x")),
         formula="the image whose windows are x",
         origin=ORIGIN,
     )
@@ -69,7 +69,7 @@ GET_REL_POS = register_op(
         params=(Param("qh", int, required=True), Param("kh", int, required=True)),
         shape=_relative,
         dtype=same_type_as("x"),
-        sharding=ways(Way({"x": 0}, 0)),
+        split=ways(Way({"x": 0}, 0)),
         formula="y[:, k, q] = x[:, kh - 1 - k + q]",
         origin=ORIGIN,
     )
@@ -93,7 +93,7 @@ ADD_REL_POS = register_op(
         dtype=always(F32),
         check=(same_shapes("pw", "ph"), _positions),
         in_place=("x",),
-        sharding=any_of(ways(Way({"x": 2, "pw": 3, "ph": 3}, 2)), linear("x", "pw", "ph")),
+        split=any_of(ways(Way({"x": 2, "pw": 3, "ph": 3}, 2)), linear("x", "pw", "ph")),
         formula="y[i * n + j, q] = x[i * n + j, q] + ph[i, q] + pw[j, q], n = ne[0] of pw",
         origin=ORIGIN,
     )

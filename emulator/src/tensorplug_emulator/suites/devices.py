@@ -90,35 +90,35 @@ class StreamTests:
     def test_streams_that_nobody_orders_see_old_bytes(
         self, device: SimtDevice, filled: Callable[[], Buffer]
     ) -> None:
-        buffer, seen = filled(), np.zeros(16, np.uint8)
-        first: Any
-        second: Any
-        with device.open() as first, device.open() as second:
-            keep = self.keep_busy(first), self.keep_busy(second)
-            first.write_async(buffer, 0, DATA.data)
-            second.read_async(buffer, 0, seen.data)
-            second.synchronize()
-            del keep
+        seen, _ = self.read_while_written(device, filled(), waits=False)
 
         assert not seen.any()
 
     def test_stream_that_waits_for_an_event_sees_what_came_before(
         self, device: SimtDevice, filled: Callable[[], Buffer]
     ) -> None:
-        buffer, seen = filled(), np.zeros(16, np.uint8)
+        seen, event = self.read_while_written(device, filled(), waits=True)
+
+        assert seen.tolist() == DATA.tolist()
+        assert event.done
+
+    def read_while_written(
+        self, device: SimtDevice, buffer: Buffer, *, waits: bool
+    ) -> tuple[np.ndarray[Any, Any], Any]:
+        """What a stream reads while another one writes, and the event behind what was written."""
+        seen = np.zeros(16, np.uint8)
         first: Any
         second: Any
         with device.open() as first, device.open() as second:
             keep = self.keep_busy(first), self.keep_busy(second)
             first.write_async(buffer, 0, DATA.data)
             event = first.record()
-            second.wait(event)
+            if waits:
+                second.wait(event)
             second.read_async(buffer, 0, seen.data)
             second.synchronize()
             del keep
-
-        assert seen.tolist() == DATA.tolist()
-        assert event.done
+            return seen, event
 
     def test_event_of_another_kind_cannot_be_waited_for(
         self, device: SimtDevice, stream: Any

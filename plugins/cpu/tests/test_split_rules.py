@@ -1,4 +1,4 @@
-"""Every way of every sharding rule, carried out: two parts, each by the reference, put together."""
+"""Every way of every split rule, carried out: two parts, each by the reference, put together."""
 
 from fractions import Fraction
 
@@ -8,7 +8,7 @@ import pytest
 import tensorplug as tp
 from tensorplug.device import Refusal
 from tensorplug.graph.tensor import leaf
-from tensorplug.ops.sharding import MIRRORED, PARTIAL, result_axis
+from tensorplug.ops.split import MIRRORED, PARTIAL, result_axis
 from tensorplug.ops.table import Call
 from tensorplug_cpu import reference
 from tensorplug_testing.cases import CASES, build
@@ -130,7 +130,7 @@ SPLIT = sorted(
     op.name
     for op in tp.OPS.values()
     if not op.is_view
-    and any(list(op.sharding(call_of(build(case).node))) for case in plain_cases(op.name))
+    and any(list(op.split(call_of(build(case).node))) for case in plain_cases(op.name))
 )
 
 
@@ -140,7 +140,7 @@ def test_parts_put_together_are_the_whole(op):
     for case in plain_cases(op):
         built = build(case)
         wanted = results(built.node, built.stored)
-        for way in tp.OPS[op].sharding(call_of(built.node)):
+        for way in tp.OPS[op].split(call_of(built.node)):
             summed = PARTIAL in (*way.sources.values(), way.result)
             if not can_be_cut(built.node, way) or (summed and not moderate(built)):
                 continue

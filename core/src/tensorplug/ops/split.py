@@ -1,4 +1,4 @@
-"""Sharding rules: how an op runs on shards of its sources, one shard on each of several devices.
+"""Split rules: how an op runs on shards of its sources, one shard on each of several devices.
 
 A tensor of several devices is MIRRORED (each device has all of it), split along one dimension in
 `ne` order (each device has a slice), or PARTIAL (each device has a summand). The rule of an op
@@ -48,7 +48,7 @@ class Way:
     within: tuple[int, int] | None = None
 
 
-ShardingRule = Callable[["Call"], Iterable[Way]]
+SplitRule = Callable[["Call"], Iterable[Way]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def whole(_call: "Call") -> Iterable[Way]:
     return ()
 
 
-def aligned(*names: str, axes: Sequence[int] = AXES) -> ShardingRule:
+def aligned(*names: str, axes: Sequence[int] = AXES) -> SplitRule:
     """Along each of `axes`, index i of the result depends only on index i of the sources `names`.
 
     A source of size 1 along the axis is mirrored. An axis along which a source repeats in any other
@@ -100,17 +100,17 @@ def aligned(*names: str, axes: Sequence[int] = AXES) -> ShardingRule:
     return rule
 
 
-def linear(*names: str) -> ShardingRule:
+def linear(*names: str) -> SplitRule:
     """The op is linear in the sources `names` together: summands of these give summands."""
     return ways(Way(dict.fromkeys(names, PARTIAL), PARTIAL))
 
 
-def ways(*given: Way) -> ShardingRule:
+def ways(*given: Way) -> SplitRule:
     """These ways, for every call."""
     return lambda _call: given
 
 
-def any_of(*rules: ShardingRule) -> ShardingRule:
+def any_of(*rules: SplitRule) -> SplitRule:
     """The ways of all `rules`."""
     return lambda call: [way for rule in rules for way in rule(call)]
 
@@ -127,7 +127,7 @@ def result_axis(call: "Call", states: Sequence[Axis | None]) -> Axis | Refusal:
     }
     if all(state is MIRRORED for state in named.values()):
         return MIRRORED
-    known = [way for way in call.op.sharding(call) if all(n in named for n in way.sources)]
+    known = [way for way in call.op.split(call) if all(n in named for n in way.sources)]
     for way in known:
         if all(way.sources.get(name, MIRRORED) == state for name, state in named.items()):
             return way.result
