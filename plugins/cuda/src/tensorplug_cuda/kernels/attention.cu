@@ -114,18 +114,16 @@ KERNEL_HEAD {
 #define AHEADWISE(u) UNROLLED for (int u = 0; u < AHEAD; u++)
 #define EIGHTWISE(i) UNROLLED for (int i = 0; i < 8; i++)
 
-// Words of two floats of 16 bits, as floats.
-#define HALVES_OF(word) make_float2(half_bits_to_float((ushort)((word) & 0xffffu)), half_bits_to_float((ushort)((word) >> 16)))
-#define BRAINS_OF(word) make_float2(BITS_FLOAT((word) << 16), BITS_FLOAT((word) & 0xffff0000u))
+// What makes two floats of a word, where elements have 16 bits.
 #if defined(k_is_f16)
-#define K_PAIR HALVES_OF
+#define K_PAIR two_halves
 #elif defined(k_is_bf16)
-#define K_PAIR BRAINS_OF
+#define K_PAIR two_brains
 #endif
 #if defined(v_is_f16)
-#define V_PAIR HALVES_OF
+#define V_PAIR two_halves
 #elif defined(v_is_bf16)
-#define V_PAIR BRAINS_OF
+#define V_PAIR two_brains
 #endif
 // Positions of a side that are under way at once, as many as registers hold.
 #if defined(K_PAIR) && defined(V_PAIR)
@@ -133,10 +131,6 @@ KERNEL_HEAD {
 #else
 #define AHEAD 2
 #endif
-// Whether eight elements of a row are 16 bytes that can be loaded at once.
-#define HAS_QUADS(name, size) \
-  (name##_bytes == 2 && (size) % 8 == 0 && p.name.nb[0] == 2 && \
-   (((ulong)name##_base + p.name.off | p.name.nb[1] | p.name.nb[2] | p.name.nb[3]) & 15) == 0)
 
 // Eight elements from `e` on of a row of `size`, zeros beyond the last.
 #define EIGHT_ONE_BY_ONE(to, row, size, ELEMENT) EIGHTWISE(i) to[i] = e + i < (size) ? ELEMENT(row, e + i) : 0.0f;
@@ -165,10 +159,10 @@ KERNEL_HEAD {
   GROUP_WORK  // declares batch, kv_head, kv_batch, group, tile, split, rows, start, stop
   const int warp = ITEM_X / 32, side = ITEM_X % 32 / LANES, e = ITEM_X % LANES * 8;
 #ifdef K_PAIR
-  const int k_quads = HAS_QUADS(k, DK);
+  const int k_quads = DK % 8 == 0 && HAS_QUADS(k);
 #endif
 #ifdef V_PAIR
-  const int v_quads = HAS_QUADS(v, DV);
+  const int v_quads = DV % 8 == 0 && HAS_QUADS(v);
 #endif
   float q[ROWS][8], y[ROWS][8], top[ROWS], total[ROWS];
 #ifdef mask_bytes

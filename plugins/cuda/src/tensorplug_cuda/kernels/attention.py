@@ -13,18 +13,18 @@ TEXT = "tensorplug_cuda:kernels/attention.cu"
 MMA_TEXT = "tensorplug_cuda:kernels/attention_mma.cu"
 
 ATTEND = shared.main_kernel("attend", TEXT, SLOPE, shared.TEXT)
-ATTEND_FEW = shared.main_kernel("attend_few", TEXT, SLOPE, shared.TEXT)
-MMA_ATTEND = shared.main_kernel("mma_attend", MMA_TEXT, SLOPE, shared.TEXT, cores.CORES)
+ATTEND_FEW = shared.main_kernel("attend_few", TEXT, SLOPE, shared.TEXT, cores.QUADS)
+MMA_ATTEND = shared.main_kernel("mma_attend", MMA_TEXT, SLOPE, shared.TEXT, *cores.CORES)
 
 ITEMS = 128
 SHORTEST = 128
 """Positions that are worth a group of their own."""
 EIGHT = 8
 """Elements of a key or a value that an item of `attend_few` has."""
-FEW, SHORTEST_OF_FEW, MOST_OF_FEW = 4, 32, 2
-"""Rows of a group of `attend_few`, positions that are worth such a group, and groups for a unit."""
+FEW, SHORTEST_OF_FEW = 4, 32
+"""Rows of a group of `attend_few`, and positions that are worth such a group."""
 MOST = 2
-"""Groups of `mma_attend` for a unit."""
+"""Groups of `attend_few` or of `mma_attend` for a unit."""
 WIDE_HEAD = 256
 """Head sizes up to which a group takes 16 rows; else their queries would not fit."""
 MATRIX = 16
@@ -52,13 +52,11 @@ def in_f32(node: Tensor, facts: Facts) -> Program:
             together=power_of_two(min(rows, FEW)),
             items=ITEMS,
             shortest=SHORTEST_OF_FEW,
-            most=MOST_OF_FEW,
+            most=MOST,
             defines={"LANES": power_of_two(blocks_of(head, EIGHT))},
         )
-    few = head > WIDE_HEAD
-    return shared.attend(
-        ATTEND, node, facts, together=4 if few else 16, items=ITEMS, shortest=SHORTEST
-    )
+    together = 4 if head > WIDE_HEAD else 16
+    return shared.attend(ATTEND, node, facts, together=together, items=ITEMS, shortest=SHORTEST)
 
 
 def by_halves(node: Tensor, facts: Facts) -> bool:

@@ -3,7 +3,7 @@
 from tensorplug.device import Group, Tensor
 from tensorplug.dtypes import I32
 from tensorplug.ops.glu import GLU
-from tensorplug_cuda.kernels import experts
+from tensorplug_cuda.kernels import cores, experts
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.product import COUNT, PRODUCTS, repeats, rounding
 from tensorplug_simt.grids import power_of_two
@@ -18,7 +18,7 @@ FEW = "tensorplug_cuda:kernels/few.cu"
 
 ROUNDED = Kernel("rounded", MATVEC_TEXT, ("x", "y"), ("y",), COUNT, reusable=True)
 MATVEC = kernels("matvec", MATVEC_TEXT, FEW, BYTES)
-WARP_PRODUCT = kernels("warp_product", TEXT, FEW)
+WARP_PRODUCT = kernels("warp_product", TEXT, FEW, cores.QUADS)
 
 ITEMS = 128
 """Of a group that has a warp, or a part of one, for each row of weights."""
@@ -106,9 +106,13 @@ def _by_columns(
 
 def _is_bytewise(w: Tensor, facts: Facts) -> bool:
     """Whether rows of `w` are multiplied with columns that are rounded to bytes."""
-    rows_in_order = w.nb[0] == w.dtype.size or w.ne[0] == w.dtype.block
     allowed = facts.int_dot and facts.int8_activations
-    return w.dtype.is_block and allowed and rows_in_order
+    return w.dtype.is_block and allowed and blocks_in_order(w)
+
+
+def blocks_in_order(w: Tensor) -> bool:
+    """Whether the blocks of a row follow each other."""
+    return w.nb[0] == w.dtype.size or w.ne[0] == w.dtype.block
 
 
 def _rounded(x: Tensor, codes: Region, facts: Facts) -> Launch:

@@ -108,10 +108,3 @@ DEVICE uint pair(float first, float second) {
 #define EIGHT_OF(ELEMENT, row, e, size) \
   make_uint4(TWO_OF(ELEMENT, row, e, size), TWO_OF(ELEMENT, row, (e) + 2, size), \
              TWO_OF(ELEMENT, row, (e) + 4, size), TWO_OF(ELEMENT, row, (e) + 6, size))
-
-// Whether all rows are 16-bit or 32-bit floats in order, of which quads or four can be loaded at once.
-#define IN_ORDER(name, bytes) \
-  (name##_block == 1 && name##_bytes == bytes && p.name.nb[0] == bytes && \
-   (((ulong)name##_base + p.name.off | p.name.nb[1] | p.name.nb[2] | p.name.nb[3]) & 15) == 0)
-#define HAS_QUADS(name) IN_ORDER(name, 2)
-#define HAS_FOURS(name) IN_ORDER(name, 4)

@@ -2,8 +2,10 @@
 
 from tensorplug.dtypes import BF16, F16, DType
 
-CORES = "tensorplug_cuda:kernels/cores.cu"
-"""A part of kernels: how a warp loads and multiplies matrices."""
+QUADS = "tensorplug_cuda:kernels/quads.cu"
+"""A part of kernels: how 16 bytes are loaded at once."""
+CORES = (QUADS, "tensorplug_cuda:kernels/cores.cu")
+"""Parts of kernels: how a warp loads and multiplies matrices."""
 ITEMS = 128
 """Of a group of four warps."""
 

@@ -22,7 +22,7 @@ SORTED = Kernel(
 )
 TILES = Kernel("expert_tiles", TEXT, ("w", "x", "rows", "tiles", "y"), ("y",))
 MMA_TEXT = "tensorplug_cuda:kernels/mma.cu"
-MMA_TILES = replace(TILES, name="mma_experts", text=MMA_TEXT, parts=(TEXT, cores.CORES))
+MMA_TILES = replace(TILES, name="mma_experts", text=MMA_TEXT, parts=(TEXT, *cores.CORES))
 
 SIDE, TILE_ITEMS = 64, 256
 """Rows of weights of a tile, and items of its group."""

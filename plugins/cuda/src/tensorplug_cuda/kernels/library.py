@@ -13,6 +13,7 @@ from dataclasses import replace
 from tensorplug.device import Tensor
 from tensorplug.dtypes import DType
 from tensorplug_cuda.kernels import cores, mma
+from tensorplug_cuda.kernels.columns import blocks_in_order
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families.copying import copies
 from tensorplug_simt.families.product import COUNT
@@ -38,7 +39,7 @@ DECODED = Kernel(
     ("w", "y"),
     ("y",),
     COUNT,
-    (BYTES, cores.CORES),
+    (BYTES, *cores.CORES),
 )
 PART, ITEMS = 32, 128
 """Elements that an item decodes, and items of a group."""
@@ -50,7 +51,8 @@ def fits(node: Tensor) -> bool:
     kind = cores.factor_type(w.dtype)
     if not _matrices_fit(node):
         return False
-    if not (_blocks_in_order(w) if w.dtype.is_block else _columns_fit(w)):
+    blocks_fit = blocks_in_order(w) and not w.splits_blocks
+    if not (blocks_fit if w.dtype.is_block else _columns_fit(w)):
         return False
     converted = w.size * w.dtype.is_block + x.size * _is_converted(x, kind)
     return converted * kind.size <= mma.MOST_ROOM
@@ -102,8 +104,3 @@ def _columns_fit(tensor: Tensor) -> bool:
     """Whether columns lie as cuBLASLt takes them: no gaps within one, whole elements between."""
     size = tensor.dtype.size
     return tensor.nb[0] == size and all(step % size == 0 for step in tensor.nb[1:3])
-
-
-def _blocks_in_order(w: Tensor) -> bool:
-    """Whether the blocks of a row follow each other."""
-    return not w.splits_blocks and (w.nb[0] == w.dtype.size or w.ne[0] == w.dtype.block)

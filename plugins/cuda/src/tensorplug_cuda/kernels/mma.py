@@ -19,7 +19,9 @@ from tensorplug_simt.program import (
     scratch,
 )
 
-MMA_PRODUCT = Kernel("mma_product", MMA_TEXT, ("w", "x", "y"), ("y",), REPEATS, (TEXT, cores.CORES))
+MMA_PRODUCT = Kernel(
+    "mma_product", MMA_TEXT, ("w", "x", "y"), ("y",), REPEATS, (TEXT, *cores.CORES)
+)
 NARROW, LARGE, LARGE_ITEMS = 32, 128, 256
 """Columns of tiles for few; rows and columns of large tiles, and items of a group for one."""
 MOST_ROOM = 2**28

@@ -22,7 +22,7 @@ DEVICE void take_numbers(int* numbers, const int* from, int count, int items) {
 // one row of x. 16 bytes of w at a time where elements lie in order.
 #if defined(x_is_f32) && (defined(w_is_f32) || defined(w_is_f16) || defined(w_is_bf16))
 #define AT_ONCE (16 / w_bytes)
-#define IN_ORDER(pointer, role) ((ulong)(pointer) % 16 == 0 && p.role.nb[0] == role##_bytes)
+#define IS_QUAD(pointer, role) ((ulong)(pointer) % 16 == 0 && p.role.nb[0] == role##_bytes)
 // The elements of 16 bytes of w.
 DEVICE void quad_of(const uchar* w, float* to) {
   const uint4 quad = *(const uint4*)w;
@@ -30,12 +30,14 @@ DEVICE void quad_of(const uchar* w, float* to) {
   UNROLLED for (int i = 0; i < 4; i++) {
 #if defined(w_is_f32)
     to[i] = BITS_FLOAT(words[i]);
-#elif defined(w_is_f16)
-    to[2 * i] = half_bits_to_float((ushort)(words[i] & 0xffffu));
-    to[2 * i + 1] = half_bits_to_float((ushort)(words[i] >> 16));
 #else
-    to[2 * i] = BITS_FLOAT(words[i] << 16);
-    to[2 * i + 1] = BITS_FLOAT(words[i] & 0xffff0000u);
+#if defined(w_is_f16)
+    const float2 both = two_halves(words[i]);
+#else
+    const float2 both = two_brains(words[i]);
+#endif
+    to[2 * i] = both.x;
+    to[2 * i + 1] = both.y;
 #endif
   }
 }
@@ -50,10 +52,10 @@ KERNEL_HEAD {
   WITH_GATE(const uchar* w2 = MATRIX(w2); float sums2[COLUMNS];)
   WITH_GATE(for (int c = 0; c < COLUMNS; c++) sums2[c] = 0.0f;)
   int start = 0;
-#ifdef IN_ORDER
+#ifdef AT_ONCE
 #define ADD_FOUR(sum, a) sum += (a)[0] * b.x + (a)[1] * b.y + ((a)[2] * b.z + (a)[3] * b.w);
   // Rows of x are alike: the first and the step between two tell of all.
-  if (IN_ORDER(w, w) WITH_GATE(&& IN_ORDER(w2, w2)) && IN_ORDER(ROW(x, 0, i2, i3), x) && p.x.nb[1] % 16 == 0) {
+  if (IS_QUAD(w, w) WITH_GATE(&& IS_QUAD(w2, w2)) && IS_QUAD(ROW(x, 0, i2, i3), x) && p.x.nb[1] % 16 == 0) {
     start = p.w.ne[0] / AT_ONCE * AT_ONCE;
     for (int k = AT_ONCE * lane; k < start; k += AT_ONCE * 32) {
       float a[AT_ONCE];
