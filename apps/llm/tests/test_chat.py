@@ -166,6 +166,27 @@ def test_control_tokens_in_a_message_stay_text() -> None:
     assert ids == [*tokenizer.encode("a<end>"), END]
 
 
+def test_a_template_finds_names_that_a_file_calls_control_tokens() -> None:
+    names = ["messages", "variables", "role", "content", "said"]
+    tokenizer = load_tokenizer(
+        {
+            "tokenizer.ggml.model": "llama",
+            "tokenizer.ggml.tokens": ["<unk>", *names, "a", "b"],
+            "tokenizer.ggml.scores": [0.0] * 8,
+            "tokenizer.ggml.token_type": [2, *[3] * len(names), 1, 1],
+            "tokenizer.ggml.add_bos_token": False,
+            "tokenizer.ggml.add_space_prefix": False,
+        }
+    )
+    template = trusted("{{ messages[0].content }}{{ said }}")
+
+    ids = encode_chat(
+        tokenizer, template, [{"role": "user", "content": "a"}], variables={"said": "b"}
+    )
+
+    assert ids == [6, 7]
+
+
 # --- templates that are not trusted --------------------------------------------------------------
 
 LIMITS = (

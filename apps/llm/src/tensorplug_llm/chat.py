@@ -110,16 +110,16 @@ def encode_chat(
     stay text. Raises FormatError and OptionError as `ChatTemplate.render` does, and PromptTooLong
     before it encodes what is far longer than `most` tokens.
     """
-    given = {"messages": [dict(message) for message in messages], "variables": variables or {}}
-    guard = unused(str(given))
-    guarded = _guarded(given, tokenizer, guard)
+    said = [dict(message) for message in messages]
+    named = variables or {}
+    guard = unused(str(said) + str(named))
     bos, eos = tokenizer.bos, tokenizer.eos
     prompt = template.render(
-        guarded["messages"],
+        [_guarded_parts(message, tokenizer, guard) for message in said],
         bos="" if bos is None else tokenizer.decode([bos], special=True),
         eos="" if eos is None else tokenizer.decode([eos], special=True),
         add_generation_prompt=add_generation_prompt,
-        variables=guarded["variables"],
+        variables=_guarded_parts(named, tokenizer, guard),
     )
     if most is not None:
         check_length(tokenizer, prompt, most)
@@ -135,6 +135,19 @@ def check_length(tokenizer: Tokenizer, text: str, most: int) -> None:
             f"prompt: {len(text)} characters are far more than the context of {most} tokens holds; "
             "shorten it"
         )
+
+
+def _guarded_parts(named: Mapping[str, Any], tokenizer: Tokenizer, guard: str) -> dict[str, Any]:
+    """What a template finds by name, without control tokens; names stay if they are identifiers.
+
+    A file may call `role` a control token, and the template must find the role all the same.
+    """
+    parts = {}
+    for name, part in named.items():
+        is_name = isinstance(name, str) and name.isidentifier()
+        key = name if is_name else _guarded(name, tokenizer, guard)
+        parts[key] = _guarded(part, tokenizer, guard)
+    return parts
 
 
 def _guarded(value: Any, tokenizer: Tokenizer, guard: str) -> Any:
