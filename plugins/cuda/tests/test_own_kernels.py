@@ -69,7 +69,7 @@ LIMITS = Limits(
     registers=64,
     more_registers={
         "attend": 168,
-        "attend_few": 232,
+        "attend_few": 255,  # of iq1_m; two groups of 128 items fit, and nothing is spilled
         "chain": 80,
         "decoded": 72,  # of tq1_0
         "expert_tiles": 72,  # for sm_70

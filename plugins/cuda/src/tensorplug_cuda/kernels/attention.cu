@@ -128,6 +128,8 @@ KERNEL_HEAD {
 // Positions of a side that are under way at once, as many as registers hold.
 #if defined(K_PAIR) && defined(V_PAIR)
 #define AHEAD 4
+#elif k_block == 256 || v_block == 256  // decoding needs registers too
+#define AHEAD 1
 #else
 #define AHEAD 2
 #endif
