@@ -39,6 +39,7 @@ LIMITS = Limits(
         "lightning_indexer": 255,
         "product": 128,
         "product_tile": 160,  # for sm_70
+        "rows_put": 72,  # for sm_100
         "rwkv_wkv6": 255,
         "rwkv_wkv7": 255,
         "ssm_scan": 255,

@@ -213,7 +213,7 @@ class Hostile:
             return plugin_source(devices=good)
         text = {**RAISES, **CHANGES, **{k: v[0] for k, v in ENDS.items()}}[self.what]
         if self.moment == "import":
-            return plugin_source(devices=good, top=text)
+            return f"{plugin_source(devices=good)}\n{text}\n"  # after its own imports
         inside = text.replace("\n", "\n    ")
         if self.moment == "configure":
             hook = f"\n@tensorplug.hookimpl\ndef tensorplug_configure():\n    {inside}\n"
