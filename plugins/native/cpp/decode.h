@@ -65,6 +65,17 @@ template <int LEVEL> inline void prefetch_at(const char *p, int64_t times, int64
 // behind them (q6_K in panels: 9 GB/s into the first level, 19 into the second, where the memory gives 20).
 inline void prefetch(const char *p, int64_t n) { prefetch_at<2>(p, 1, AHEAD, n); }
 
+// The same for blocks that are read from first to last byte, which processors foresee. With AVX2 nothing is asked for:
+// one thread of a Zen 4 then read q8_0 in panels 1.09 times as fast, iq4_nl 1.14 and rows of q6_K 1.13. Other levels
+// have not been measured.
+inline void prefetch_stream(const char *p, int64_t n) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    (void)p, (void)n;
+#else
+    prefetch(p, n);
+#endif
+}
+
 // The same for R rows side by side, of which `done` bytes were read: fetches the bytes at this place of the next R
 // rows. Processors do not foresee several short streams.
 template <int R> inline void prefetch_rows(const char *rows, int64_t step, int64_t done, int64_t n) {

@@ -133,12 +133,12 @@ inline __attribute__((always_inline)) void dots8(const char *row, const Unit8 *x
     Sums8<TYPE, M> sums;
     const byte *unit = (const byte *)row;
     for (int64_t u = 0; u < whole; u++, unit += SIZE) {
-        prefetch((const char *)unit, SIZE);
+        prefetch_stream((const char *)unit, SIZE);
         sums.add(unit, x + u, units);
     }
     if (B::GROUPS < GROUPS8 && whole < units) {
         const int64_t groups = k / GROUP - whole * GROUPS8;
-        prefetch((const char *)unit, SIZE * groups / GROUPS8);
+        prefetch_stream((const char *)unit, SIZE * groups / GROUPS8);
         sums.add(unit, x + whole, units, (int)groups);
     }
     for (int j = 0; j < M; j++) out[j * out_step] = sums.total(j);

@@ -87,41 +87,56 @@ inline __attribute__((always_inline)) void add_block8(const byte *block, int sli
 
 #if defined(TP_PAIRS)
 
-// Adds the products of a slice of a block of 256 codes with one row of x, from code `i` on. Scales of the block's parts
-// are whole numbers, and so are the sums until the scale of x counts; those of a group are below 2**24.
+// Adds the products of a block of 256 codes of sixteen rows with one row of x, from code `i` on. Scales of the block's
+// parts are whole numbers, and so are the sums until the scale of x counts; those of a group are below 2**24.
 template <int TYPE>
-inline __attribute__((always_inline)) void super_block_times8(const byte *block, int slice, int64_t i, const Packed8 &x,
-                                                              vf &sum) {
+inline __attribute__((always_inline)) void super_block_times8(const byte *block, int64_t i, const Packed8 &x,
+                                                              vf (&sums)[SLICES]) {
     typedef Block<TYPE> B;
     constexpr int PART = part_of<TYPE>(), EACH = GROUP / PART, FOURS = PART / 4, CHAIN = chain_of<TYPE>();
+    constexpr int HALF = B::GROUPS / 2;
+    constexpr int64_t SIZE = B::SIZE * PANEL_ROWS;
     static_assert(FOURS % CHAIN == 0 && (EXCESS<TYPE> == 0 || CHAIN == FOURS), "sums begin with what is taken off");
     const int8_t *values = x.values + i;
-    const float *d = x.d + i / PART, *sums = x.sums + i / PART;
+    const float *d = x.d + i / PART, *totals = x.sums + i / PART;
     const int32_t *shifts = x.shifts + i / PART;
-    vf total = vset(0), low = vset(0);
+    vf high[SLICES], low[SLICES];
+    for (int s = 0; s < SLICES; s++) high[s] = low[s] = vset(0);
 #pragma GCC unroll 8
     for (int g = 0; g < B::GROUPS; g++) {
-        vi dots = iset(0);
+        // More lines at once than half of them would be waited for here.
+        if (g % HALF == 0) prefetch((const char *)block + g / HALF * SIZE / 2, SIZE / 2);
+        vi dots[SLICES];
 #pragma GCC unroll 8
         for (int c = 0; c < 8 / CHAIN; c++) {
             const int p = g * EACH + c * CHAIN / FOURS;
-            vi pairs = iset(EXCESS<TYPE> ? shifts[p] : 0);
+            vi pairs[SLICES];
+            for (int s = 0; s < SLICES; s++) pairs[s] = iset(EXCESS<TYPE> ? shifts[p] : 0);
 #pragma GCC unroll 8
-            for (int v = c * CHAIN; v < (c + 1) * CHAIN; v++)
-                pairs = add_pairs(pairs, panel_codes<TYPE>(block, g, v, slice), four_of(values + g * GROUP + 4 * v));
-            const vi scaled = _mm256_madd_epi16(pairs, panel_factors<TYPE>(block, p, slice));
-            dots = c ? iadd(dots, scaled) : scaled;
+            for (int v = c * CHAIN; v < (c + 1) * CHAIN; v++) {
+                const vi four = four_of(values + g * GROUP + 4 * v);
+                for (int s = 0; s < SLICES; s++) pairs[s] = add_pairs(pairs[s], panel_codes<TYPE>(block, g, v, s), four);
+            }
+            for (int s = 0; s < SLICES; s++) {
+                const vi scaled = _mm256_madd_epi16(pairs[s], panel_factors<TYPE>(block, p, s));
+                dots[s] = c ? iadd(dots[s], scaled) : scaled;
+            }
         }
         const vf scale = vset(d[g * EACH]);
-        total = vfma(ifloat(dots), scale, total);
-        if constexpr (TYPE == Q2_K) {
-            low = vfma(ifloat(_mm256_madd_epi16(panel_minima<TYPE>(block, g, slice), iset(shifts[2 * g]))), scale, low);
-        } else if (B::MIN) {
-            low = vfma(ifloat(panel_minima<TYPE>(block, g, slice)), vset(sums[g]), low);
+        for (int s = 0; s < SLICES; s++) {
+            high[s] = vfma(ifloat(dots[s]), scale, high[s]);
+            if constexpr (TYPE == Q2_K) {
+                const vi both = _mm256_madd_epi16(panel_minima<TYPE>(block, g, s), iset(shifts[2 * g]));
+                low[s] = vfma(ifloat(both), scale, low[s]);
+            } else if (B::MIN) {
+                low[s] = vfma(ifloat(panel_minima<TYPE>(block, g, s)), vset(totals[g]), low[s]);
+            }
         }
     }
-    sum = vfma(halves_at(block, FACTORS_AT<TYPE>, slice), total, sum);
-    if (B::MIN) sum = vfma(vsub(vset(0), halves_at(block, FACTORS_AT<TYPE> + 2, slice)), low, sum);
+    for (int s = 0; s < SLICES; s++) {
+        sums[s] = vfma(halves_at(block, FACTORS_AT<TYPE>, s), high[s], sums[s]);
+        if (B::MIN) sums[s] = vfma(vsub(vset(0), halves_at(block, FACTORS_AT<TYPE> + 2, s)), low[s], sums[s]);
+    }
 }
 
 #endif
@@ -134,15 +149,17 @@ template <int TYPE> void panel_dots(const char *panel, const Packed8 &x, int64_t
     constexpr bool S = SIGNED<TYPE>;
     const byte *block = (const byte *)panel;
 #if defined(TP_PAIRS)
-    if constexpr (chain_of<TYPE>() > 0) {
+    if constexpr (FACTORS_AT<TYPE> >= 0) {
+        vf sums[SLICES];
+        for (int s = 0; s < SLICES; s++) sums[s] = vset(0);
+        for (int64_t i = 0; i < k; i += GROUP * B::GROUPS, block += SIZE) super_block_times8<TYPE>(block, i, x, sums);
+        for (int s = 0; s < SLICES; s++) vstore(out + s * W, sums[s]);
+        return;
+    } else if constexpr (chain_of<TYPE>() > 0) {
         vf sums[SLICES][1];
         for (int s = 0; s < SLICES; s++) sums[s][0] = vset(0);
-        for (int64_t i = 0; i < k; i += GROUP * B::GROUPS, block += SIZE) {
-            prefetch((const char *)block, SIZE);
-            for (int s = 0; s < SLICES; s++) {
-                if constexpr (FACTORS_AT<TYPE> >= 0) super_block_times8<TYPE>(block, s, i, x, sums[s][0]);
-                else add_block8<TYPE>(block, s, i, x, sums[s]);
-            }
+        for (int64_t i = 0; i < k; i += GROUP, block += SIZE) {
+            for (int s = 0; s < SLICES; s++) add_block8<TYPE>(block, s, i, x, sums[s]);
         }
         for (int s = 0; s < SLICES; s++) vstore(out + s * W, sums[s][0]);
         return;
@@ -151,7 +168,7 @@ template <int TYPE> void panel_dots(const char *panel, const Packed8 &x, int64_t
     vf sums[SLICES][2], least[SLICES];
     for (int s = 0; s < SLICES; s++) sums[s][0] = sums[s][1] = least[s] = vset(0);
     for (int64_t i = 0; i < k; i += GROUP * B::GROUPS, block += SIZE) {
-        prefetch((const char *)block, SIZE);
+        prefetch_stream((const char *)block, SIZE);
 #pragma GCC unroll 8
         for (int g = 0; g < B::GROUPS; g++) {
             const int8_t *values = x.values + i + g * GROUP;
