@@ -32,15 +32,19 @@ inline bool wants_bf16(const Node &node) {
 #endif
 
 template <class Held> void mul_mat_held(const Node &node, Part &part) {
-    if (node.src[1].ne[1] <= FEW) return mul_mat_floats_few<Held>(node, part);
+    if (has_few_rows(node)) return mul_mat_floats_few<Held>(node, part);
 #if defined(TP_TILES)
     if constexpr (Held::HELD > 1) return mul_mat_tiles(node, fill_with_numbers, part);
+#endif
+#if defined(TP_HALVES)
+    if (node.src[0].type == F16) return mul_mat_floats_many<Halves<F16>>(node, part);
+    if (node.src[0].type == BF16) return mul_mat_floats_many<Halves<BF16>>(node, part);
 #endif
     mul_mat_floats_many<Held>(node, part);
 }
 
 template <class Held> int64_t mul_mat_held_scratch(const Node &node, int threads) {
-    if (node.src[1].ne[1] <= FEW) return floats_few_scratch<Held>(node, threads);
+    if (has_few_rows(node)) return floats_few_scratch<Held>(node, threads);
 #if defined(TP_TILES)
     if constexpr (Held::HELD > 1) return tiles_scratch(node, threads);
 #endif

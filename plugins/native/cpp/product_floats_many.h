@@ -20,7 +20,7 @@ constexpr bool SPREAD = false;
 
 template <class Held> int64_t held_of(int64_t k) { return (k + Held::HELD - 1) / Held::HELD; }
 
-// Bytes of scratch: x packed, and for each thread a panel and a tile of x.
+// Bytes of scratch: x packed, and for each thread a panel, of four bytes at most, and a tile of x.
 template <class Held> int64_t floats_many_scratch(const Node &node, int threads) {
     const int64_t k = node.src[1].ne[0], held = held_of<Held>(k);
     const int64_t panel = (held < PANEL ? held : PANEL) * COLUMNS * 4;
@@ -57,11 +57,54 @@ template <class Held> void read_some(const RowType *type, const char *row, int64
     std::memcpy(out, row + first * type->size, n * type->size);
 }
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+#define TP_HALVES // panels of weights in f16 and bf16 hold those as they are
+
+// Sixteen rows of `n` numbers of 16 bits as columns of a panel.
+inline void transpose_halves(const char *const (&rows)[COLUMNS], int64_t n, uint16_t *panel) {
+    static_assert(COLUMNS == 16, "the lanes of a vector are columns");
+    const auto eight = [&](int64_t row, int64_t k) {
+        return _mm_loadu_si128((const __m128i *)((const uint16_t *)rows[row] + k));
+    };
+    int64_t k = 0;
+    // Squares of 8 x 8, two side by side: interleave pairs of rows, then fours, then eights.
+    for (; k + 8 <= n; k += 8, panel += 8 * COLUMNS) {
+        __m256i r[8], t[8];
+        for (int i = 0; i < 8; i++) r[i] = _mm256_set_m128i(eight(i + 8, k), eight(i, k));
+        for (int i = 0; i < 8; i += 2) {
+            t[i] = _mm256_unpacklo_epi16(r[i], r[i + 1]);
+            t[i + 1] = _mm256_unpackhi_epi16(r[i], r[i + 1]);
+        }
+        for (int i = 0; i < 8; i += 4) {
+            r[i] = _mm256_unpacklo_epi32(t[i], t[i + 2]);
+            r[i + 1] = _mm256_unpackhi_epi32(t[i], t[i + 2]);
+            r[i + 2] = _mm256_unpacklo_epi32(t[i + 1], t[i + 3]);
+            r[i + 3] = _mm256_unpackhi_epi32(t[i + 1], t[i + 3]);
+        }
+        for (int i = 0; i < 4; i++) {
+            __m256i *to = (__m256i *)(panel + 2 * i * COLUMNS);
+            _mm256_storeu_si256(to, _mm256_unpacklo_epi64(r[i], r[i + 4]));
+            _mm256_storeu_si256(to + 1, _mm256_unpackhi_epi64(r[i], r[i + 4]));
+        }
+    }
+    for (; k < n; k++) {
+        for (int c = 0; c < COLUMNS; c++) *panel++ = ((const uint16_t *)rows[c])[k];
+    }
+}
+#endif
+
 // `depth` elements, from `k0` on, of rows of w, `step` bytes apart; past the last row, any row does: its results
 // are not stored.
 template <class Held>
 void read_panel(const RowType *type, const char *rows, int64_t step, int64_t columns, int64_t k0, int64_t depth,
                 float *panel) {
+#if defined(TP_HALVES)
+    if constexpr (Held::BYTES == 2) {
+        const char *all[COLUMNS];
+        for (int64_t c = 0; c < COLUMNS; c++) all[c] = rows + (c < columns ? c : columns - 1) * step + k0 * 2;
+        return transpose_halves(all, depth, (uint16_t *)panel);
+    }
+#endif
     constexpr int64_t SOME = DEPTH * Held::HELD;
     alignas(64) float some[COLUMNS * DEPTH];
     for (int64_t i = 0; i < depth; i += SOME) {
@@ -144,8 +187,8 @@ template <class Held> void mul_mat_floats_many(const Node &node, Part &part) {
                 const int64_t height = m - j < tile ? m - j : tile;
                 const float *xs = packed + (turn.matrix * m + j) * held + k0 / Held::HELD * height;
                 float *c = (float *)at(out, j, turn.i2, turn.i3) + turn.column;
-                multiply_part<Held>((int)height, held_of<Held>(depth), xs, panel, COLUMNS, c, out.nb[1] / 4, k0 > 0,
-                                    turn.columns, in_panels(w) ? nullptr : &soon);
+                multiply_part<Held>((int)height, held_of<Held>(depth), xs, panel, COLUMNS * Held::BYTES / 4, c,
+                                    out.nb[1] / 4, k0 > 0, turn.columns, in_panels(w) ? nullptr : &soon);
             }
         }
     }

@@ -17,14 +17,23 @@ constexpr int DEPTH = 256;     // of what is read or transposed at once: it stay
 
 constexpr int64_t ASK_EVERY = 16; // steps of a tile
 
-// What four bytes of a tile or a panel hold, and how their product is added.
+// What a panel holds: vector `v` of the columns at a step of it, of four bytes each or as many as BYTES says, how many
+// values of a row the four bytes of a tile hold, and how products are added.
 struct Floats {
-    static constexpr int HELD = 1;
+    static constexpr int HELD = 1, BYTES = 4;
+    static vf load(const float *w, int v) { return vload(w + v * W); }
+    static vf add(vf x, vf w, vf sum) { return vfma(x, w, sum); }
+};
+// Weights in f16 or bf16, which are widened when they are multiplied.
+template <int TYPE> struct Halves {
+    static constexpr int HELD = 1, BYTES = 2;
+    static vf load(const float *w, int v) { return load_floats<TYPE>((const char *)w, v * W); }
     static vf add(vf x, vf w, vf sum) { return vfma(x, w, sum); }
 };
 #if defined(__AVX512BF16__)
 struct Bf16Pairs {
-    static constexpr int HELD = 2;
+    static constexpr int HELD = 2, BYTES = 4;
+    static vf load(const float *w, int v) { return vload(w + v * W); }
     static vf add(vf x, vf w, vf sum) { return _mm512_dpbf16_ps(sum, (__m512bh)x, (__m512bh)w); }
 };
 #endif
@@ -70,7 +79,7 @@ void multiply_tile(int64_t depth, const float *x, const float *w, int64_t step, 
         const int64_t steps = depth - k < ASK_EVERY ? depth - k : ASK_EVERY;
 #pragma GCC unroll 4
         for (int64_t s = 0; s < steps; s++, x += M, w += step) {
-            const vf w0 = vload(w), w1 = vload(w + W);
+            const vf w0 = Held::load(w, 0), w1 = Held::load(w, 1);
             for (int i = 0; i < M; i++) {
                 const vf same = vset(x[i]);
                 a[i][0] = Held::add(same, w0, a[i][0]);
