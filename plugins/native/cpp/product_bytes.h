@@ -80,14 +80,12 @@ inline vi pairs_to_fours(vi a) { return _mm256_madd_epi16(a, _mm256_set1_epi16(1
 // Sums as the compiler cannot see them: GCC would add up in an order of its own, for which more sums and products are
 // there than registers, and they would wait in memory.
 inline vi add16(vi a, vi b) {
-    vi sum;
-    asm("vpaddw %2, %1, %0" : "=x"(sum) : "x"(a), "x"(b));
-    return sum;
+    asm("vpaddw %1, %0, %0" : "+x"(a) : "x"(b));
+    return a;
 }
 inline vi add32(vi a, vi b) {
-    vi sum;
-    asm("vpaddd %2, %1, %0" : "=x"(sum) : "x"(a), "x"(b));
-    return sum;
+    asm("vpaddd %1, %0, %0" : "+x"(a) : "x"(b));
+    return a;
 }
 // Adds products of bytes in pairs, in 16 bits.
 inline vi add_pairs(vi from, vi w, vi x) { return add16(from, _mm256_maddubs_epi16(w, x)); }

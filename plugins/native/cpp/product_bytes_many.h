@@ -246,14 +246,13 @@ inline __attribute__((always_inline)) void part_dots8(const int8_t *values, cons
                                                       vi (&dots)[M][2]) {
 #if defined(TP_PAIRS)
     if constexpr (WIDTH == 2) {
-        for (int i = 0; i < M; i++) dots[i][0] = dots[i][1] = iset(0);
-#pragma GCC unroll 8
         for (int s = 0; s < PART / 2; s++, values += 4 * M, codes += 4 * COLUMNS) {
             const vi w0 = iload(codes), w1 = iload(codes + 4 * W);
             for (int i = 0; i < M; i++) {
                 const vi same = four_of(values + 4 * i);
-                dots[i][0] = add32(dots[i][0], _mm256_madd_epi16(w0, same));
-                dots[i][1] = add32(dots[i][1], _mm256_madd_epi16(w1, same));
+                const vi first = _mm256_madd_epi16(w0, same), second = _mm256_madd_epi16(w1, same);
+                dots[i][0] = s ? add32(dots[i][0], first) : first;
+                dots[i][1] = s ? add32(dots[i][1], second) : second;
             }
         }
         return;
@@ -380,7 +379,9 @@ void mul_mat_bytes_many(const Node &node, Part &part) {
 #if defined(TP_PAIRS)
             if (WIDTH == 2) widen(panel.codes, depth * COLUMNS, multiplied.codes);
 #endif
-            Next soon = next_of_panel(w, weights, turn.column, turn.columns, k0, depth, depth / PART);
+            const int64_t tiles = (m + tile - 1) / tile;
+            Next soon =
+                next_of_panel(w, weights, turn.column, turn.columns, k0, depth, turns_of_tiles(depth / PART, tiles));
             for (int64_t j = 0; j < m; j += tile) {
                 if (part.stopped()) return;
                 const int64_t height = m - j < tile ? m - j : tile, start = turn.matrix * m + j;

@@ -238,7 +238,7 @@ void unfold_panels8(const Operand &w, const char *matrix, int64_t first, int64_t
         const char *panel = matrix + (row0 - slice * W) * w.nb[1];
         const byte *block = (const byte *)panel + k0 / WIDE * B::SIZE * PANEL_ROWS;
         for (int64_t i = 0; i < depth; i += WIDE, block += B::SIZE * PANEL_ROWS) {
-            prefetch((const char *)block, B::SIZE * PANEL_ROWS);
+            prefetch_stream((const char *)block, B::SIZE * PANEL_ROWS);
             unfold_block8<TYPE>(block, i, column, slice, out);
         }
     }
