@@ -115,7 +115,8 @@ inline __attribute__((always_inline)) void super_block_times8(const byte *block,
 #pragma GCC unroll 8
             for (int v = c * CHAIN; v < (c + 1) * CHAIN; v++) {
                 const vi four = four_of(values + g * GROUP + 4 * v);
-                for (int s = 0; s < SLICES; s++) pairs[s] = add_pairs(pairs[s], panel_codes<TYPE>(block, g, v, s), four);
+                for (int s = 0; s < SLICES; s++)
+                    pairs[s] = add_pairs(pairs[s], panel_codes<TYPE>(block, g, v, s), four);
             }
             for (int s = 0; s < SLICES; s++) {
                 const vi scaled = _mm256_madd_epi16(pairs[s], panel_factors<TYPE>(block, p, s));
