@@ -101,8 +101,8 @@ def test_a_token_that_sees_nothing_gives_zeros(three):
     assert not found.any()
 
 
-@pytest.mark.parametrize("dtype", [tp.F32, tp.F16, Q5_0, tp.Q4_K], ids=str)
-@pytest.mark.parametrize("rows", [1, 2, 4, 5, 12, 13, 29])
+@pytest.mark.parametrize("dtype", [tp.F32, tp.F16, tp.BF16, Q5_0, tp.Q4_K], ids=str)
+@pytest.mark.parametrize("rows", [1, 2, 4, 5, 12, 13, 29, 43])
 @pytest.mark.parametrize("outputs", [1, 7, 64, 99])
 def test_product_of_uneven_tiles_is_that_of_numpy(numpy, three, dtype, rows, outputs):
     w, x = tp.input("w", (outputs, 768), tp.F32), tp.input("x", (rows, 768), tp.F32)
@@ -125,6 +125,19 @@ def test_rows_without_multiples_of_a_vector(numpy, three, dtype, row):
     found = run(three, node, values)
 
     np.testing.assert_allclose(found, run(numpy, node, values), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [tp.F32, tp.F16, tp.BF16], ids=str)
+@pytest.mark.parametrize("rows", [3, 19, 43])
+@pytest.mark.parametrize("length", [1, 15, 33, 2051])
+def test_products_of_lengths_that_fill_no_vector(numpy, three, dtype, rows, length):
+    w, x = tp.input("w", (21, length), tp.F32), tp.input("x", (rows, length), tp.F32)
+    node = tp.mul_mat(tp.cast(w, dtype) if dtype is not tp.F32 else w, x)
+    values = {w: numbers(21, length), x: numbers(rows, length, seed=1)}
+
+    found = run(three, node, values)
+
+    np.testing.assert_allclose(found, run(numpy, node, values), rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("kv", [tp.F32, tp.F16], ids=str)
