@@ -9,7 +9,7 @@
 #include <immintrin.h>
 #endif
 
-enum { THREADS = 256, CHAINS = 16, LINE = 64 };
+enum { THREADS = 256, LINE = 64 };
 
 static double now(void) {
     struct timespec t;
@@ -70,11 +70,22 @@ __attribute__((target("avx512f"))) static void read_512(Task *task) {
     task->out = _mm512_reduce_add_epi64(s[0]);
 }
 
-#define PEAK(name, needs, type, zero, step, get)                                                                        \
+__attribute__((target("avx2"))) static void read_256(Task *task) {
+    __m256i s[8];
+    for (int i = 0; i < 8; i++) s[i] = _mm256_setzero_si256();
+    for (const char *p = task->from, *end = p + task->count; p < end; p += 4 * LINE) {
+        for (int i = 0; i < 8; i++) s[i] = _mm256_xor_si256(s[i], _mm256_loadu_si256((const __m256i *)p + i));
+    }
+    for (int i = 1; i < 8; i++) s[0] = _mm256_xor_si256(s[0], s[i]);
+    task->out = _mm256_extract_epi64(s[0], 0) ^ _mm256_extract_epi64(s[0], 1);
+}
+
+// A loop over CHAINS sums that need not wait for each other; `step` adds to s[i].
+#define PEAK(name, needs, CHAINS, type, zero, constant, step, get)                                                      \
     __attribute__((target(needs))) static void name(Task *task) {                                                       \
         type s[CHAINS];                                                                                                 \
         _Pragma("GCC unroll 16") for (int i = 0; i < CHAINS; i++) s[i] = zero;                                          \
-        const __m512i ones = _mm512_set1_epi8(1);                                                                       \
+        const __typeof__(constant) ones = constant;                                                                     \
         for (int64_t n = 0; n < task->count; n++) {                                                                     \
             _Pragma("GCC unroll 16") for (int i = 0; i < CHAINS; i++) {                                                 \
                 s[i] = step;                                                                                            \
@@ -85,9 +96,13 @@ __attribute__((target("avx512f"))) static void read_512(Task *task) {
         _Pragma("GCC unroll 16") for (int i = 1; i < CHAINS; i++) s[0] = s[0] + s[i];                                   \
         task->out = (int64_t)get;                                                                                       \
     }
-PEAK(peak_f32, "avx512f", __m512, _mm512_setzero_ps(), _mm512_fmadd_ps(_mm512_castsi512_ps(ones), s[i], s[i]), s[0][0])
-PEAK(peak_int8, "avx512f,avx512vnni", __m512i, _mm512_setzero_si512(), _mm512_dpbusd_epi32(s[i], ones, ones), s[0][0])
-PEAK(peak_bf16, "avx512f,avx512bf16", __m512, _mm512_setzero_ps(), _mm512_dpbf16_ps(s[i], (__m512bh)ones, (__m512bh)ones), s[0][0])
+#define ONES_512 _mm512_set1_epi8(1)
+#define ONES_256 _mm256_set1_epi8(1)
+PEAK(peak_f32, "avx512f", 16, __m512, _mm512_setzero_ps(), ONES_512, _mm512_fmadd_ps(_mm512_castsi512_ps(ones), s[i], s[i]), s[0][0])
+PEAK(peak_int8, "avx512f,avx512vnni", 16, __m512i, _mm512_setzero_si512(), ONES_512, _mm512_dpbusd_epi32(s[i], ones, ones), s[0][0])
+PEAK(peak_bf16, "avx512f,avx512bf16", 16, __m512, _mm512_setzero_ps(), ONES_512, _mm512_dpbf16_ps(s[i], (__m512bh)ones, (__m512bh)ones), s[0][0])
+PEAK(peak_f32_256, "avx2,fma", 12, __m256, _mm256_setzero_ps(), ONES_256, _mm256_fmadd_ps(_mm256_castsi256_ps(ones), s[i], s[i]), s[0][0])
+PEAK(peak_int8_256, "avx2", 12, __m256i, _mm256_setzero_si256(), ONES_256, _mm256_add_epi16(s[i], _mm256_maddubs_epi16(ones, s[i])), s[0][0])
 #endif
 
 static void read_words(Task *task) {
@@ -103,24 +118,37 @@ double read_seconds(const char *from, int64_t bytes, int threads) {
     const int64_t each = bytes / threads / (8 * LINE) * (8 * LINE);
     for (int i = 0; i < threads; i++) tasks[i] = (Task){.work = read_words, .from = from + i * each, .count = each};
 #if defined(__x86_64__)
-    for (int i = 0; i < threads && __builtin_cpu_supports("avx512f"); i++) tasks[i].work = read_512;
+    void (*const wide)(Task *) =
+        __builtin_cpu_supports("avx512f") ? read_512 : __builtin_cpu_supports("avx2") ? read_256 : read_words;
+    for (int i = 0; i < threads; i++) tasks[i].work = wide;
 #endif
     return together(tasks, threads);
 }
 
+#if defined(__x86_64__)
+// A loop of `chains` instructions, each of which multiplies and adds `products` pairs.
+typedef struct {
+    void (*work)(Task *);
+    int products, chains, has;
+} Peak;
+#endif
+
 // Operations per second of `threads` (a multiply and an add are two): kind 0 f32, 1 eight-bit, 2 bf16; 0 where the
-// processor has no such instruction.
+// processor has no such instruction. With AVX2 eight-bit products are summed in 16 bits.
 double operations(int kind, int threads) {
 #if defined(__x86_64__)
-    void (*const work[])(Task *) = {peak_f32, peak_int8, peak_bf16};
-    const int lanes[] = {16, 64, 32};
-    const int has[] = {__builtin_cpu_supports("avx512f"), __builtin_cpu_supports("avx512vnni"), __builtin_cpu_supports("avx512bf16")};
-    if (kind < 0 || kind > 2 || threads < 1 || threads > THREADS || !has[kind]) return 0;
+    const int avx2 = __builtin_cpu_supports("avx2"), avx512 = __builtin_cpu_supports("avx512f");
+    const Peak f32 = avx512 ? (Peak){peak_f32, 16, 16, 1} : (Peak){peak_f32_256, 8, 12, avx2 && __builtin_cpu_supports("fma")};
+    const Peak int8 = __builtin_cpu_supports("avx512vnni") ? (Peak){peak_int8, 64, 16, 1} : (Peak){peak_int8_256, 32, 12, avx2};
+    const Peak bf16 = {peak_bf16, 32, 16, __builtin_cpu_supports("avx512bf16")};
+    if (kind < 0 || kind > 2 || threads < 1 || threads > THREADS) return 0;
+    const Peak peak = kind == 0 ? f32 : kind == 1 ? int8 : bf16;
+    if (!peak.has) return 0;
     const int64_t rounds = 1000000;
     Task tasks[THREADS];
-    for (int i = 0; i < threads; i++) tasks[i] = (Task){.work = work[kind], .count = rounds};
+    for (int i = 0; i < threads; i++) tasks[i] = (Task){.work = peak.work, .count = rounds};
     const double seconds = together(tasks, threads);
-    return seconds > 0 ? 2.0 * lanes[kind] * CHAINS * (double)rounds * threads / seconds : 0;
+    return seconds > 0 ? 2.0 * peak.products * peak.chains * (double)rounds * threads / seconds : 0;
 #else
     (void)kind, (void)threads;
     return 0;
