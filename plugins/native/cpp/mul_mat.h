@@ -6,9 +6,9 @@
 //   blocks in panels   bytes       product_bytes_panels.h                                  product_bytes_many.h
 //     AVX2, AVX-512                                          product_bytes_side_by_side.h
 //   blocks, unfolded   bytes       product_bytes_few.h       the same, up to FEW8          product_bytes_many.h
-//   f16, bf16          f16, bf16   product_halves.h          product_floats_few.h, FEW     product_floats_many.h
+//   f16, bf16          f16, bf16   product_halves.h          product_floats_few.h          product_floats_many.h
 //   all of these, AMX  bf16        as above                  the same, up to FEW_TILED     product_tiles.h
-//   any                f32         product_floats_few.h      the same, up to FEW           product_floats_many.h
+//   any                f32         product_floats_few.h      the same, has_few_rows        product_floats_many.h
 #pragma once
 
 #include "product_bytes_few.h"

@@ -104,7 +104,7 @@ inline __attribute__((always_inline)) void super_block_times8(const byte *block,
     for (int s = 0; s < SLICES; s++) high[s] = low[s] = vset(0);
 #pragma GCC unroll 8
     for (int g = 0; g < B::GROUPS; g++) {
-        // More lines at once than half of them would be waited for here.
+        // Half of the lines at once: for more of them this would stand still.
         if (g % HALF == 0) prefetch((const char *)block + g / HALF * SIZE / 2, SIZE / 2);
         vi dots[SLICES];
 #pragma GCC unroll 8

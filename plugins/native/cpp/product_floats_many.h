@@ -63,9 +63,7 @@ template <class Held> void read_some(const RowType *type, const char *row, int64
 // Sixteen rows of `n` numbers of 16 bits as columns of a panel.
 inline void transpose_halves(const char *const (&rows)[COLUMNS], int64_t n, uint16_t *panel) {
     static_assert(COLUMNS == 16, "the lanes of a vector are columns");
-    const auto eight = [&](int64_t row, int64_t k) {
-        return _mm_loadu_si128((const __m128i *)((const uint16_t *)rows[row] + k));
-    };
+    const auto eight = [&](int64_t row, int64_t k) { return _mm_loadu_si128((const __m128i *)(rows[row] + k * 2)); };
     int64_t k = 0;
     // Squares of 8 x 8, two side by side: interleave pairs of rows, then fours, then eights.
     for (; k + 8 <= n; k += 8, panel += 8 * COLUMNS) {
@@ -88,7 +86,7 @@ inline void transpose_halves(const char *const (&rows)[COLUMNS], int64_t n, uint
         }
     }
     for (; k < n; k++) {
-        for (int c = 0; c < COLUMNS; c++) *panel++ = ((const uint16_t *)rows[c])[k];
+        for (int c = 0; c < COLUMNS; c++) std::memcpy(panel++, rows[c] + k * 2, 2);
     }
 }
 #endif

@@ -17,8 +17,8 @@ constexpr int DEPTH = 256;     // of what is read or transposed at once: it stay
 
 constexpr int64_t ASK_EVERY = 16; // steps of a tile
 
-// What a panel holds: vector `v` of the columns at a step of it, of four bytes each or as many as BYTES says, how many
-// values of a row the four bytes of a tile hold, and how products are added.
+// How a tile is multiplied: four bytes of it hold HELD values of a row of x, and a step of a panel BYTES bytes of each
+// column; `load` reads vector `v` of the columns, `add` adds products.
 struct Floats {
     static constexpr int HELD = 1, BYTES = 4;
     static vf load(const float *w, int v) { return vload(w + v * W); }
