@@ -87,71 +87,56 @@ inline __attribute__((always_inline)) void add_block8(const byte *block, int sli
 
 #if defined(TP_PAIRS)
 
-// Adds the products of a block of 256 codes of sixteen rows with M rows of x, from code `i` on. Scales of the block's
+// Adds the products of a block of 256 codes of sixteen rows with one row of x, from code `i` on. Scales of the block's
 // parts are whole numbers, and so are the sums until the scale of x counts; those of a group are below 2**24.
-template <int TYPE, int M>
+template <int TYPE>
 inline __attribute__((always_inline)) void super_block_times8(const byte *block, int64_t i, const Packed8 &x,
-                                                              vf (&sums)[SLICES][M]) {
+                                                              vf (&sums)[SLICES]) {
     typedef Block<TYPE> B;
     constexpr int PART = part_of<TYPE>(), EACH = GROUP / PART, FOURS = PART / 4, CHAIN = chain_of<TYPE>();
     constexpr int HALF = B::GROUPS / 2;
     constexpr int64_t SIZE = B::SIZE * PANEL_ROWS;
     static_assert(FOURS % CHAIN == 0 && (EXCESS<TYPE> == 0 || CHAIN == FOURS), "sums begin with what is taken off");
-    const int8_t *values = x.values + i * M;
-    const float *d = x.d + i / PART * M, *totals = x.sums + i / PART * M;
-    const int32_t *shifts = x.shifts + i / PART * M;
-    vf high[SLICES][M], low[SLICES][M];
-    for (int s = 0; s < SLICES; s++) {
-        for (int j = 0; j < M; j++) high[s][j] = low[s][j] = vset(0);
-    }
+    const int8_t *values = x.values + i;
+    const float *d = x.d + i / PART, *totals = x.sums + i / PART;
+    const int32_t *shifts = x.shifts + i / PART;
+    vf high[SLICES], low[SLICES];
+    for (int s = 0; s < SLICES; s++) high[s] = low[s] = vset(0);
 #pragma GCC unroll 8
     for (int g = 0; g < B::GROUPS; g++) {
         // Half of the lines at once: for more of them this would stand still.
         if (g % HALF == 0) prefetch((const char *)block + g / HALF * SIZE / 2, SIZE / 2);
-        vi dots[SLICES][M];
+        vi dots[SLICES];
 #pragma GCC unroll 8
         for (int c = 0; c < 8 / CHAIN; c++) {
             const int p = g * EACH + c * CHAIN / FOURS;
-            vi pairs[SLICES][M];
-            for (int s = 0; s < SLICES; s++) {
-                for (int j = 0; j < M; j++) pairs[s][j] = iset(EXCESS<TYPE> ? shifts[p * M + j] : 0);
-            }
+            vi pairs[SLICES];
+            for (int s = 0; s < SLICES; s++) pairs[s] = iset(EXCESS<TYPE> ? shifts[p] : 0);
 #pragma GCC unroll 8
             for (int v = c * CHAIN; v < (c + 1) * CHAIN; v++) {
-                vi codes[SLICES];
-                for (int s = 0; s < SLICES; s++) codes[s] = panel_codes<TYPE>(block, g, v, s);
-                for (int j = 0; j < M; j++) {
-                    const vi four = four_of(values + (g * GROUP + 4 * v) * M + 4 * j);
-                    for (int s = 0; s < SLICES; s++) pairs[s][j] = add_pairs(pairs[s][j], codes[s], four);
-                }
+                const vi four = four_of(values + g * GROUP + 4 * v);
+                for (int s = 0; s < SLICES; s++)
+                    pairs[s] = add_pairs(pairs[s], panel_codes<TYPE>(block, g, v, s), four);
             }
             for (int s = 0; s < SLICES; s++) {
-                const vi factors = panel_factors<TYPE>(block, p, s);
-                for (int j = 0; j < M; j++) {
-                    const vi scaled = _mm256_madd_epi16(pairs[s][j], factors);
-                    dots[s][j] = c ? iadd(dots[s][j], scaled) : scaled;
-                }
+                const vi scaled = _mm256_madd_epi16(pairs[s], panel_factors<TYPE>(block, p, s));
+                dots[s] = c ? iadd(dots[s], scaled) : scaled;
             }
         }
-        for (int j = 0; j < M; j++) {
-            const vf scale = vset(d[g * EACH * M + j]);
-            for (int s = 0; s < SLICES; s++) {
-                high[s][j] = vfma(ifloat(dots[s][j]), scale, high[s][j]);
-                if constexpr (TYPE == Q2_K) {
-                    const vi both = _mm256_madd_epi16(panel_minima<TYPE>(block, g, s), iset(shifts[2 * g * M + j]));
-                    low[s][j] = vfma(ifloat(both), scale, low[s][j]);
-                } else if (B::MIN) {
-                    low[s][j] = vfma(ifloat(panel_minima<TYPE>(block, g, s)), vset(totals[g * M + j]), low[s][j]);
-                }
+        const vf scale = vset(d[g * EACH]);
+        for (int s = 0; s < SLICES; s++) {
+            high[s] = vfma(ifloat(dots[s]), scale, high[s]);
+            if constexpr (TYPE == Q2_K) {
+                const vi both = _mm256_madd_epi16(panel_minima<TYPE>(block, g, s), iset(shifts[2 * g]));
+                low[s] = vfma(ifloat(both), scale, low[s]);
+            } else if (B::MIN) {
+                low[s] = vfma(ifloat(panel_minima<TYPE>(block, g, s)), vset(totals[g]), low[s]);
             }
         }
     }
     for (int s = 0; s < SLICES; s++) {
-        const vf factor = halves_at(block, FACTORS_AT<TYPE>, s);
-        for (int j = 0; j < M; j++) sums[s][j] = vfma(factor, high[s][j], sums[s][j]);
-        if (!B::MIN) continue;
-        const vf least = vsub(vset(0), halves_at(block, FACTORS_AT<TYPE> + 2, s));
-        for (int j = 0; j < M; j++) sums[s][j] = vfma(least, low[s][j], sums[s][j]);
+        sums[s] = vfma(halves_at(block, FACTORS_AT<TYPE>, s), high[s], sums[s]);
+        if (B::MIN) sums[s] = vfma(vsub(vset(0), halves_at(block, FACTORS_AT<TYPE> + 2, s)), low[s], sums[s]);
     }
 }
 
@@ -166,10 +151,10 @@ template <int TYPE> void panel_dots(const char *panel, const Packed8 &x, int64_t
     const byte *block = (const byte *)panel;
 #if defined(TP_PAIRS)
     if constexpr (FACTORS_AT<TYPE> >= 0) {
-        vf sums[SLICES][1];
-        for (int s = 0; s < SLICES; s++) sums[s][0] = vset(0);
+        vf sums[SLICES];
+        for (int s = 0; s < SLICES; s++) sums[s] = vset(0);
         for (int64_t i = 0; i < k; i += GROUP * B::GROUPS, block += SIZE) super_block_times8<TYPE>(block, i, x, sums);
-        for (int s = 0; s < SLICES; s++) vstore(out + s * W, sums[s][0]);
+        for (int s = 0; s < SLICES; s++) vstore(out + s * W, sums[s]);
         return;
     } else if constexpr (chain_of<TYPE>() > 0) {
         vf sums[SLICES][1];

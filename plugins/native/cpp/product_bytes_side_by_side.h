@@ -97,18 +97,12 @@ void panel_times8(const char *panel, int slice, int64_t k, const Packed8 &x, vf 
 
 #if defined(TP_PAIRS)
 
-// Two rows of x meet both slices at once. On one thread of a Zen 4, 2048 x 5632 from memory, q4_K took 0.67 of the time,
-// q6_K, q8_0 and q4_0 0.8, q3_K 0.93, q5_K 0.97 and q2_K 1.09; with four rows q5_K took 1.2.
-template <int TYPE> constexpr bool TWO_AT_ONCE = TYPE != Q2_K;
+// Two rows of x meet both slices of a small block at once: on one thread of a Zen 4, 2048 x 5632 from memory, q8_0 and
+// q4_0 took 0.8 of the time. Blocks of 256 took as long or longer. (With their scales as whole numbers, as one row has
+// them, q4_K would take 0.67, but a row of x would have other products beside one row than beside more.)
 template <int TYPE> void panel_times_two8(const char *panel, int64_t k, const Packed8 &x, vf (&sums)[SLICES][2]) {
-    constexpr int64_t SIZE = Block<TYPE>::SIZE * PANEL_ROWS, WIDE = GROUP * Block<TYPE>::GROUPS;
-    for (int64_t i = 0; i < k; i += WIDE, panel += SIZE) {
-        const byte *block = (const byte *)panel;
-        if constexpr (FACTORS_AT<TYPE> >= 0) {
-            super_block_times8<TYPE>(block, i, x, sums);
-        } else {
-            for (int s = 0; s < SLICES; s++) add_block8<TYPE>(block, s, i, x, sums[s]);
-        }
+    for (int64_t i = 0; i < k; i += GROUP, panel += Block<TYPE>::SIZE * PANEL_ROWS) {
+        for (int s = 0; s < SLICES; s++) add_block8<TYPE>((const byte *)panel, s, i, x, sums[s]);
     }
 }
 
@@ -146,7 +140,7 @@ void sixteen_times8(const Operand &w, const char *weights, int64_t count, const 
     }
 #endif
 #if defined(TP_PAIRS)
-    if constexpr (M == 2 && TWO_AT_ONCE<TYPE>) return panel_times_two8<TYPE>(weights, k, x, sums);
+    if constexpr (M == 2 && Block<TYPE>::GROUPS == 1) return panel_times_two8<TYPE>(weights, k, x, sums);
 #endif
     for (int s = 0; s < SLICES && s * W < count; s++) panel_times8<TYPE>(weights, s, k, x, sums[s]);
 }
