@@ -99,7 +99,7 @@ void panel_times8(const char *panel, int slice, int64_t k, const Packed8 &x, vf 
 
 // Two rows of x meet both slices of a small block at once: on one thread of a Zen 4, 2048 x 5632 from memory, q8_0 and
 // q4_0 took 0.8 of the time. Blocks of 256 took as long or longer. (With their scales as whole numbers, as one row has
-// them, q4_K would take 0.67, but a row of x would have other products beside one row than beside more.)
+// them, q4_K would take 0.67, but a row of x would have other products next to one row than next to more.)
 template <int TYPE> void panel_times_two8(const char *panel, int64_t k, const Packed8 &x, vf (&sums)[SLICES][2]) {
     for (int64_t i = 0; i < k; i += GROUP, panel += Block<TYPE>::SIZE * PANEL_ROWS) {
         for (int s = 0; s < SLICES; s++) add_block8<TYPE>((const byte *)panel, s, i, x, sums[s]);
