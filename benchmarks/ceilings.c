@@ -116,12 +116,12 @@ double read_seconds(const char *from, int64_t bytes, int threads) {
     Task tasks[THREADS];
     if (threads < 1 || threads > THREADS) return -1;
     const int64_t each = bytes / threads / (8 * LINE) * (8 * LINE);
-    for (int i = 0; i < threads; i++) tasks[i] = (Task){.work = read_words, .from = from + i * each, .count = each};
+    void (*read)(Task *) = read_words;
 #if defined(__x86_64__)
-    void (*const wide)(Task *) =
-        __builtin_cpu_supports("avx512f") ? read_512 : __builtin_cpu_supports("avx2") ? read_256 : read_words;
-    for (int i = 0; i < threads; i++) tasks[i].work = wide;
+    if (__builtin_cpu_supports("avx2")) read = read_256;
+    if (__builtin_cpu_supports("avx512f")) read = read_512;
 #endif
+    for (int i = 0; i < threads; i++) tasks[i] = (Task){.work = read, .from = from + i * each, .count = each};
     return together(tasks, threads);
 }
 
