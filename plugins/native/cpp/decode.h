@@ -69,7 +69,7 @@ inline void prefetch(const char *p, int64_t n) { prefetch_at<2>(p, 1, AHEAD, n);
 // one thread of a Zen 4 then read q8_0 in panels 1.09 times as fast, iq4_nl 1.14 and rows of q6_K 1.13. Other levels
 // have not been measured.
 inline void prefetch_stream(const char *p, int64_t n) {
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if defined(TP_ONLY_AVX2)
     (void)p, (void)n;
 #else
     prefetch(p, n);

@@ -94,18 +94,16 @@ inline bool wants_tiles(const Node &node) { return node.op == MUL_MAT && node.sr
 #endif
 
 // Many rows of x: as tiles of bf16 where the processor multiplies those, else as bytes.
-template <int TYPE, void (*Read)(const Operand &, const char *, int64_t, int64_t, int64_t, int64_t,
-                                 const Panel8<part_of<TYPE>()> &)>
-void mul_mat_many(const Node &node, Part &part) {
+template <class Source> void mul_mat_many(const Node &node, Part &part) {
 #if defined(TP_TILES)
-    if (wants_tiles(node)) return mul_mat_tiles(node, fill_with_blocks<TYPE, Read>, part);
+    if (wants_tiles(node)) return mul_mat_tiles(node, fill_with_blocks<Source>, part);
 #endif
 #if defined(TP_PAIRS)
-    if constexpr (WIDENS<TYPE>) {
-        if (node.src[1].ne[1] > FEW_WIDENED) return mul_mat_bytes_many<TYPE, Read, 2>(node, part);
+    if constexpr (WIDENS<Source::TYPE>) {
+        if (node.src[1].ne[1] > FEW_WIDENED) return mul_mat_bytes_many<Source, 2>(node, part);
     }
 #endif
-    mul_mat_bytes_many<TYPE, Read>(node, part);
+    mul_mat_bytes_many<Source>(node, part);
 }
 
 template <int TYPE> int64_t many_scratch(const Node &node, int threads) {
@@ -122,10 +120,10 @@ template <int TYPE> void mul_mat_bytes(const Node &node, Part &part) {
 #endif
     if (in_panels(node.src[0])) {
         if (m == 1) return mul_mat_bytes_panels<TYPE>(node, part);
-        return mul_mat_many<TYPE, unfold_panels8<TYPE>>(node, part);
+        return mul_mat_many<InPanels8<TYPE>>(node, part);
     }
     if (m <= FEW8) return mul_mat_bytes_few(node, few_bytes<TYPE>(), part);
-    mul_mat_many<TYPE, read_panel8<TYPE>>(node, part);
+    mul_mat_many<InRows8<TYPE>>(node, part);
 }
 
 template <int TYPE> int64_t mul_mat_bytes_scratch(const Node &node, int threads) {
@@ -142,7 +140,7 @@ template <int TYPE> int64_t mul_mat_bytes_scratch(const Node &node, int threads)
 template <int TYPE> void mul_mat_unfolded(const Node &node, Part &part) {
     constexpr int KIND = kind_of<TYPE>();
     const int64_t m = node.src[1].ne[1];
-    if (m > FEW8) return mul_mat_many<KIND, read_panel8<KIND>>(node, part);
+    if (m > FEW8) return mul_mat_many<InRows8<KIND>>(node, part);
     mul_mat_bytes_few(node, m == 1 ? one_row_bytes<TYPE>() : several_rows_bytes<TYPE>(), part);
 }
 

@@ -218,13 +218,16 @@ template <int TYPE> inline vi panel_factors(const byte *b, int p, int slice) {
     return signed_byte_twice(words_at(b, 192 + p / 4 * 4, slice), at);
 }
 
-// The minimum of group `g` as a whole number; of its two parts side by side.
-template <int TYPE> inline vi panel_minima(const byte *b, int g, int slice) {
-    if constexpr (TYPE == Q2_K) {
-        const vi minima = iand(right(words_at(b, g / 2 * 4, slice), 4), each_byte(15));
-        return two_bytes(minima, (char)(2 * g % 4), (char)(2 * g % 4 + 1));
-    }
-    return two_bytes(six_bits(words_at(b, 8, slice), words_at(b, 12, slice), 4, g), (char)(g % 4), -128);
+// Four bits of minima of parts `p` and those behind it as bytes, of q2_K.
+inline vi four_minima(const byte *b, int p, int slice) {
+    return iand(right(words_at(b, p / 4 * 4, slice), 4), each_byte(15));
+}
+
+// The minimum of part `p` of a block of 256 codes, a whole number.
+template <int TYPE> inline vi panel_minima(const byte *b, int p, int slice) {
+    const char at = (char)(p % 4), no = -128;
+    if constexpr (TYPE == Q2_K) return two_bytes(four_minima(b, p, slice), at, no);
+    return two_bytes(six_bits(words_at(b, 8, slice), words_at(b, 12, slice), 4, p), at, no);
 }
 
 #endif

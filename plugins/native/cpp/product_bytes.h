@@ -31,7 +31,7 @@ template <int TYPE> inline Codes stored_codes(const byte *b, int g) {
     else return Block<TYPE>::raw(b, g);
 }
 
-#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+#if defined(TP_ONLY_AVX2)
 #define TP_PAIRS // products of bytes are summed in pairs to 16 bits
 #endif
 
@@ -85,6 +85,12 @@ inline vi add16(vi a, vi b) {
 }
 inline vi add32(vi a, vi b) {
     asm("vpaddd %1, %0, %0" : "+x"(a) : "x"(b));
+    return a;
+}
+// 1 in each 16 bits, made where it is wanted: GCC would keep it in a register, and a sum in memory instead.
+inline vi ones16() {
+    vi a;
+    asm volatile("vpcmpeqw %0, %0, %0\n\tvpsrlw $15, %0, %0" : "=x"(a));
     return a;
 }
 // Adds products of bytes in pairs, in 16 bits.

@@ -54,7 +54,7 @@ template <int TYPE, int M, bool = APART<TYPE>> struct Sums8 {
 
     // The first `groups` of a unit; those behind them are zero in x.
     void add(const byte *unit, const Unit8 *x, int64_t next, int groups = GROUPS8) {
-        const bool folds = M == 1 && FOLDS<TYPE> && groups == GROUPS8;
+        [[maybe_unused]] const bool folds = M == 1 && FOLDS<TYPE> && groups == GROUPS8;
         Eight d[EIGHTS], m[EIGHTS], scales[M][EIGHTS];
         unit_scales<TYPE>(unit, d, m, groups);
         for (int j = 0; j < M; j++) {

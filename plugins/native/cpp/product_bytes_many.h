@@ -17,17 +17,23 @@ template <int TYPE> constexpr int MOST_ROWS8 = chain_of<TYPE>() > 0 && chain_of<
 template <int> constexpr int MOST_ROWS8 = ROWS8;
 #endif
 
+constexpr int SUPER = 256; // codes of a block whose scales are numbers of a few bits themselves
+
 // A panel of w: stored codes, four of a column side by side; and the scale and minimum of each column for each part
-// of `PART` codes.
+// of `PART` codes. Where scales stay whole numbers, `factors` holds those of parts, each in both halves of a word, and
+// `d` what they are multiplied by, for each SUPER codes.
 template <int PART> struct Panel8 {
     uint8_t *codes;
     float *d, *m;
+    int32_t *factors;
 
-    static int64_t size(int64_t depth) { return aligned(depth * COLUMNS) + 2 * aligned(depth / PART * COLUMNS * 4); }
+    static int64_t each(int64_t depth) { return aligned(depth / PART * COLUMNS * 4); }
+    static int64_t size(int64_t depth) { return aligned(depth * COLUMNS) + 3 * each(depth); }
     Panel8(char *room, int64_t depth) {
         codes = (uint8_t *)room;
         d = (float *)(room + aligned(depth * COLUMNS));
-        m = d + aligned(depth / PART * COLUMNS * 4) / 4;
+        m = d + each(depth) / 4;
+        factors = (int32_t *)(m + each(depth) / 4);
     }
 };
 
@@ -78,38 +84,43 @@ template <int TYPE> void weave_units8(const byte *const *units, uint8_t *out) { 
 
 #endif
 
-// `depth` codes from `k0` on of `columns` rows of a matrix from row `first` on.
-template <int TYPE>
-void read_panel8(const Operand &w, const char *matrix, int64_t first, int64_t columns, int64_t k0, int64_t depth,
-                 const Panel8<part_of<TYPE>()> &panel) {
-    typedef Block<TYPE> B;
-    constexpr int64_t PART = part_of<TYPE>(), UNIT_PARTS = DEPTH / PART;
-    static_assert(DEPTH == GROUPS8 * GROUP, "a unit is what is transposed at once");
-    const Unfolding *const how = is_unfolded(TYPE) ? unfolding_of(w.type) : nullptr;
-    const int64_t size = is_unfolded(TYPE) ? how->size : UNIT_SIZE<TYPE>;
-    alignas(64) byte unfolded[is_unfolded(TYPE) ? COLUMNS * UNIT_SIZE<TYPE> : 1];
-    alignas(64) float d[COLUMNS * UNIT_PARTS], m[COLUMNS * UNIT_PARTS];
-    for (int64_t some = 0; some < depth; some += DEPTH) {
-        const int64_t n = depth - some < DEPTH ? depth - some : DEPTH;
-        const byte *units[COLUMNS];
-        for (int64_t c = 0; c < COLUMNS; c++) {
-            units[c] =
-                (const byte *)matrix + (first + (c < columns ? c : columns - 1)) * w.nb[1] + (k0 + some) / DEPTH * size;
-            // Rows are read a little at a time, which processors do not foresee.
-            for (int64_t i = 0; i < size; i += 64) __builtin_prefetch(units[c] + size + i);
-            if (is_unfolded(TYPE)) {
-                byte *const room = unfolded + c * UNIT_SIZE<TYPE>;
-                how->unfold(units[c], (int)(n / GROUP), room);
-                units[c] = room;
+// Rows of w where they lie, as panels of codes. `InPanels8` is its like for rows in panels.
+template <int T> struct InRows8 {
+    static constexpr int TYPE = T;
+    static constexpr bool FACTORS = false; // whether scales stay whole numbers
+
+    // `depth` codes from `k0` on of `columns` rows of a matrix from row `first` on.
+    static void read(const Operand &w, const char *matrix, int64_t first, int64_t columns, int64_t k0, int64_t depth,
+                     const Panel8<part_of<TYPE>()> &panel) {
+        typedef Block<TYPE> B;
+        constexpr int64_t PART = part_of<TYPE>(), UNIT_PARTS = DEPTH / PART;
+        static_assert(DEPTH == GROUPS8 * GROUP, "a unit is what is transposed at once");
+        const Unfolding *const how = is_unfolded(TYPE) ? unfolding_of(w.type) : nullptr;
+        const int64_t size = is_unfolded(TYPE) ? how->size : UNIT_SIZE<TYPE>;
+        alignas(64) byte unfolded[is_unfolded(TYPE) ? COLUMNS * UNIT_SIZE<TYPE> : 1];
+        alignas(64) float d[COLUMNS * UNIT_PARTS], m[COLUMNS * UNIT_PARTS];
+        for (int64_t some = 0; some < depth; some += DEPTH) {
+            const int64_t n = depth - some < DEPTH ? depth - some : DEPTH;
+            const byte *units[COLUMNS];
+            for (int64_t c = 0; c < COLUMNS; c++) {
+                const int64_t row = first + (c < columns ? c : columns - 1);
+                units[c] = (const byte *)matrix + row * w.nb[1] + (k0 + some) / DEPTH * size;
+                // Rows are read a little at a time, which processors do not foresee.
+                for (int64_t i = 0; i < size; i += 64) __builtin_prefetch(units[c] + size + i);
+                if (is_unfolded(TYPE)) {
+                    byte *const room = unfolded + c * UNIT_SIZE<TYPE>;
+                    how->unfold(units[c], (int)(n / GROUP), room);
+                    units[c] = room;
+                }
+                read_scales8<TYPE>(units[c], d + c * UNIT_PARTS, m + c * UNIT_PARTS, (int)(n / GROUP));
             }
-            read_scales8<TYPE>(units[c], d + c * UNIT_PARTS, m + c * UNIT_PARTS, (int)(n / GROUP));
+            if (n < DEPTH) weave_units8<TYPE>(units, n, panel.codes + some * COLUMNS);
+            else weave_units8<TYPE>(units, panel.codes + some * COLUMNS);
+            transpose<UNIT_PARTS>(d, n / PART, panel.d + some / PART * COLUMNS);
+            if (B::MIN) transpose<UNIT_PARTS>(m, n / PART, panel.m + some / PART * COLUMNS);
         }
-        if (n < DEPTH) weave_units8<TYPE>(units, n, panel.codes + some * COLUMNS);
-        else weave_units8<TYPE>(units, panel.codes + some * COLUMNS);
-        transpose<UNIT_PARTS>(d, n / PART, panel.d + some / PART * COLUMNS);
-        if (B::MIN) transpose<UNIT_PARTS>(m, n / PART, panel.m + some / PART * COLUMNS);
     }
-}
+};
 
 // Signed codes in 16 bits are multiplied and added in pairs by one instruction, where those in bytes take three: one to
 // move their signs to x, one to multiply and one to add. For up to FEW_WIDENED rows of x they are not worth widening.
@@ -240,10 +251,11 @@ inline vi four_of(const int8_t *bytes) {
     return iset(four);
 }
 
-// Dot products of a part of the columns of a panel with M rows of x.
-template <int M, int PART, int CHAIN, int WIDTH>
+// Dot products of a part of the columns of a panel with M rows of x; with FACTORS they are multiplied by the part's
+// scales, and with `more` added to `dots`.
+template <int M, int PART, int CHAIN, int WIDTH, bool FACTORS>
 inline __attribute__((always_inline)) void part_dots8(const int8_t *values, const uint8_t *codes, const int32_t *shifts,
-                                                      vi (&dots)[M][2]) {
+                                                      const int32_t *factors, bool more, vi (&dots)[M][2]) {
 #if defined(TP_PAIRS)
     if constexpr (WIDTH == 2) {
         for (int s = 0; s < PART / 2; s++, values += 4 * M, codes += 4 * COLUMNS) {
@@ -259,8 +271,10 @@ inline __attribute__((always_inline)) void part_dots8(const int8_t *values, cons
     }
     if constexpr (CHAIN > 0) {
         constexpr bool ALL = WHOLE<PART, CHAIN>;
-        for (int i = 0; i < M && !ALL; i++) dots[i][0] = dots[i][1] = iset(shifts[i]);
+        for (int i = 0; i < M && !ALL && !FACTORS; i++) dots[i][0] = dots[i][1] = iset(shifts[i]);
+#pragma GCC unroll 2
         for (int done = 0; done < PART / 4; done += CHAIN) {
+            const bool begins = (ALL || FACTORS) && done == 0 && !more;
             vi pairs[M][2];
             for (int i = 0; i < M; i++) pairs[i][0] = pairs[i][1] = iset(ALL ? shifts[i] : 0);
 #pragma GCC unroll 2
@@ -272,16 +286,18 @@ inline __attribute__((always_inline)) void part_dots8(const int8_t *values, cons
                     pairs[i][1] = add_pairs(pairs[i][1], w1, same);
                 }
             }
+            const vi one = FACTORS ? iset(0) : ones16();
+            const vi by0 = FACTORS ? iload(factors) : one, by1 = FACTORS ? iload(factors + W) : one;
             for (int i = 0; i < M; i++) {
-                for (int j = 0; j < 2; j++) {
-                    const vi fours = pairs_to_fours(pairs[i][j]);
-                    dots[i][j] = ALL ? fours : _mm256_add_epi32(dots[i][j], fours);
-                }
+                const vi first = _mm256_madd_epi16(pairs[i][0], by0), second = _mm256_madd_epi16(pairs[i][1], by1);
+                dots[i][0] = begins ? first : _mm256_add_epi32(dots[i][0], first);
+                dots[i][1] = begins ? second : _mm256_add_epi32(dots[i][1], second);
             }
         }
         return;
     }
 #endif
+    (void)factors, (void)more;
     for (int i = 0; i < M; i++) dots[i][0] = dots[i][1] = iset(shifts[i]);
     for (int s = 0; s < PART / 8; s++, values += 8 * M, codes += 8 * COLUMNS) {
         const vi w0 = iload(codes), w1 = iload(codes + 4 * W);
@@ -294,32 +310,40 @@ inline __attribute__((always_inline)) void part_dots8(const int8_t *values, cons
     }
 }
 
-// c [M, COLUMNS] = (or +=) x w.
-template <int M, int PART, bool MIN, int CHAIN, int WIDTH>
+// c [M, COLUMNS] = (or +=) x w. With FACTORS the sums of a group are whole numbers.
+template <int M, int PART, bool MIN, int CHAIN, int WIDTH, bool FACTORS>
 void multiply_tile8(int64_t depth, const Packed8 &x, const Panel8<PART> &w, float *c, int64_t ldc, bool add,
                     Next &soon) {
+    constexpr int EACH = FACTORS ? GROUP / PART : 1; // parts whose sums are added up
     vf sums[M][2];
     for (int i = 0; i < M; i++) {
         sums[i][0] = add ? vload(c + i * ldc) : vset(0);
         sums[i][1] = add ? vload(c + i * ldc + W) : vset(0);
     }
-    for (int64_t p = 0; p < depth / PART; p++) {
+    for (int64_t p = 0; p < depth / PART; p += EACH) {
         soon.ask();
         vi dots[M][2];
-        const int64_t done = p * PART * WIDTH;
-        part_dots8<M, PART, CHAIN, WIDTH>(x.values + done * M, w.codes + done * COLUMNS, x.shifts + p * M, dots);
-        const vf d0 = vload(w.d + p * COLUMNS), d1 = vload(w.d + p * COLUMNS + W);
+#pragma GCC unroll 2
+        for (int h = 0; h < EACH; h++) {
+            const int64_t done = (p + h) * PART * WIDTH;
+            part_dots8<M, PART, CHAIN, WIDTH, FACTORS>(x.values + done * M, w.codes + done * COLUMNS,
+                                                       x.shifts + (p + h) * M, w.factors + (p + h) * COLUMNS, h > 0,
+                                                       dots);
+        }
+        const float *const ds = w.d + (FACTORS ? p / (SUPER / PART) : p) * COLUMNS;
+        const vf d0 = vload(ds), d1 = vload(ds + W);
         for (int i = 0; i < M; i++) {
             const vf d = vset(x.d[p * M + i]);
             sums[i][0] = vfma(ifloat(dots[i][0]), vmul(d, d0), sums[i][0]);
             sums[i][1] = vfma(ifloat(dots[i][1]), vmul(d, d1), sums[i][1]);
         }
-        if (!MIN) continue;
-        const vf m0 = vload(w.m + p * COLUMNS), m1 = vload(w.m + p * COLUMNS + W);
-        for (int i = 0; i < M; i++) {
-            const vf sum = vset(x.sums[p * M + i]);
-            sums[i][0] = vfma(sum, m0, sums[i][0]);
-            sums[i][1] = vfma(sum, m1, sums[i][1]);
+        for (int64_t h = p; h < p + EACH && MIN; h++) {
+            const vf m0 = vload(w.m + h * COLUMNS), m1 = vload(w.m + h * COLUMNS + W);
+            for (int i = 0; i < M; i++) {
+                const vf sum = vset(x.sums[h * M + i]);
+                sums[i][0] = vfma(sum, m0, sums[i][0]);
+                sums[i][1] = vfma(sum, m1, sums[i][1]);
+            }
         }
     }
     for (int i = 0; i < M; i++) {
@@ -328,17 +352,17 @@ void multiply_tile8(int64_t depth, const Packed8 &x, const Panel8<PART> &w, floa
     }
 }
 
-template <int TYPE, int WIDTH>
-void multiply_part8(int64_t m, int64_t depth, const Packed8 &x, const Panel8<part_of<TYPE>()> &w, float *c, int64_t ldc,
-                    bool add, int64_t columns, Next &soon) {
-    constexpr int PART = part_of<TYPE>();
-    constexpr bool MIN = Block<TYPE>::MIN;
+template <class Source, int WIDTH>
+void multiply_part8(int64_t m, int64_t depth, const Packed8 &x, const Panel8<part_of<Source::TYPE>()> &w, float *c,
+                    int64_t ldc, bool add, int64_t columns, Next &soon) {
+    constexpr int TYPE = Source::TYPE, PART = part_of<TYPE>();
+    constexpr bool MIN = Block<TYPE>::MIN, F = Source::FACTORS;
     constexpr int C = chain_of<TYPE>(), MOST = MOST_ROWS8<TYPE>, FIVE = MOST < 5 ? MOST : 5;
     // By number of rows, less one; nothing asks for more than MOST.
-    static constexpr decltype(&multiply_tile8<1, PART, MIN, C, WIDTH>) tiles[ROWS8] = {
-        multiply_tile8<1, PART, MIN, C, WIDTH>,    multiply_tile8<2, PART, MIN, C, WIDTH>,
-        multiply_tile8<3, PART, MIN, C, WIDTH>,    multiply_tile8<4, PART, MIN, C, WIDTH>,
-        multiply_tile8<FIVE, PART, MIN, C, WIDTH>, multiply_tile8<MOST, PART, MIN, C, WIDTH>,
+    static constexpr decltype(&multiply_tile8<1, PART, MIN, C, WIDTH, F>) tiles[ROWS8] = {
+        multiply_tile8<1, PART, MIN, C, WIDTH, F>,    multiply_tile8<2, PART, MIN, C, WIDTH, F>,
+        multiply_tile8<3, PART, MIN, C, WIDTH, F>,    multiply_tile8<4, PART, MIN, C, WIDTH, F>,
+        multiply_tile8<FIVE, PART, MIN, C, WIDTH, F>, multiply_tile8<MOST, PART, MIN, C, WIDTH, F>,
     };
     if (columns == COLUMNS) return tiles[m - 1](depth, x, w, c, ldc, add, soon);
     float whole[ROWS8 * COLUMNS];
@@ -355,11 +379,9 @@ template <int TYPE> int64_t many8_room(int64_t k) {
     return aligned(k * 4) + Panel8<part_of<TYPE>()>::size(depth) + wide;
 }
 
-// `Read` is read_panel8 for rows, or its like for panels; codes are multiplied in WIDTH bytes.
-template <int TYPE, void (*Read)(const Operand &, const char *, int64_t, int64_t, int64_t, int64_t,
-                                 const Panel8<part_of<TYPE>()> &), int WIDTH = 1>
-void mul_mat_bytes_many(const Node &node, Part &part) {
-    constexpr int PART = part_of<TYPE>();
+// `Source` is InRows8 or InPanels8; codes are multiplied in WIDTH bytes.
+template <class Source, int WIDTH = 1> void mul_mat_bytes_many(const Node &node, Part &part) {
+    constexpr int TYPE = Source::TYPE, PART = part_of<TYPE>();
     const Operand &w = node.src[0], &x = node.src[1], &out = node.out;
     const int64_t k = w.ne[0], m = x.ne[1], tile = rows_of_tile(m, MOST_ROWS8<TYPE>);
     const Packed8 packed = packed8<PART, WIDTH>(x, part.scratch);
@@ -375,13 +397,12 @@ void mul_mat_bytes_many(const Node &node, Part &part) {
         const char *weights = at(w, 0, turn.w2, turn.w3);
         for (int64_t k0 = 0; k0 < k; k0 += most) {
             const int64_t depth = k - k0 < most ? k - k0 : most;
-            Read(w, weights, turn.column, turn.columns, k0, depth, panel);
+            Source::read(w, weights, turn.column, turn.columns, k0, depth, panel);
 #if defined(TP_PAIRS)
             if (WIDTH == 2) widen(panel.codes, depth * COLUMNS, multiplied.codes);
 #endif
-            const int64_t tiles = (m + tile - 1) / tile;
-            Next soon =
-                next_of_panel(w, weights, turn.column, turn.columns, k0, depth, turns_of_tiles(depth / PART, tiles));
+            const int64_t tiles = (m + tile - 1) / tile, steps = depth / (Source::FACTORS ? GROUP : PART);
+            Next soon = next_of_panel(w, weights, turn.column, turn.columns, k0, depth, turns_of_tiles(steps, tiles));
             for (int64_t j = 0; j < m; j += tile) {
                 if (part.stopped()) return;
                 const int64_t height = m - j < tile ? m - j : tile, start = turn.matrix * m + j;
@@ -389,8 +410,8 @@ void mul_mat_bytes_many(const Node &node, Part &part) {
                 const Packed8 here = {packed.values + (start * k + k0 * height) * WIDTH, packed.d + parts,
                                       packed.sums + parts, packed.shifts + parts};
                 float *c = (float *)at(out, j, turn.i2, turn.i3) + turn.column;
-                multiply_part8<TYPE, WIDTH>(height, depth, here, multiplied, c, out.nb[1] / 4, k0 > 0, turn.columns,
-                                            soon);
+                multiply_part8<Source, WIDTH>(height, depth, here, multiplied, c, out.nb[1] / 4, k0 > 0, turn.columns,
+                                              soon);
             }
         }
     }

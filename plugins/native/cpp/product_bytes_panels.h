@@ -19,10 +19,8 @@ template <int TYPE> void round_for_panels(const float *x, int64_t k, char *room)
     const Packed8 packed = packed_row8<PART>(k, room);
     pack_row8<PART, WHOLE<PART, chain_of<TYPE>()>>(x, k, packed, 0, 1, 0, EXCESS<TYPE>);
 #if defined(TP_PAIRS)
-    // `super_block_times8` takes off minima by sums of two parts side by side.
-    for (int64_t i = 0; TYPE == Q2_K && i < k; i += GROUP) {
-        packed.shifts[i / PART] = sums_of_halves(packed.values + i);
-    }
+    // Nothing is taken off codes of q2_K: `add_super_block8` finds the sums of two parts side by side instead.
+    for (int64_t i = 0; TYPE == Q2_K && i < k; i += GROUP) packed.shifts[i / PART] = sums_of_halves(packed.values + i);
 #endif
 }
 
@@ -87,60 +85,108 @@ inline __attribute__((always_inline)) void add_block8(const byte *block, int sli
 
 #if defined(TP_PAIRS)
 
-// Adds the products of a block of 256 codes of sixteen rows with one row of x, from code `i` on. Scales of the block's
-// parts are whole numbers, and so are the sums until the scale of x counts; those of a group are below 2**24.
-template <int TYPE>
-inline __attribute__((always_inline)) void super_block_times8(const byte *block, int64_t i, const Packed8 &x,
-                                                              vf (&sums)[SLICES]) {
+// The same for N slices of a block of 256 codes, from `slice` on. Scales of parts stay whole numbers, and so do sums of
+// a group, which are below 2**24.
+template <int TYPE, int N, int M>
+inline __attribute__((always_inline)) void add_super_block8(const byte *block, int slice, int64_t i, const Packed8 &x,
+                                                            vf (&sums)[N][M]) {
     typedef Block<TYPE> B;
     constexpr int PART = part_of<TYPE>(), EACH = GROUP / PART, FOURS = PART / 4, CHAIN = chain_of<TYPE>();
     constexpr int HALF = B::GROUPS / 2;
     constexpr int64_t SIZE = B::SIZE * PANEL_ROWS;
     static_assert(FOURS % CHAIN == 0 && (EXCESS<TYPE> == 0 || CHAIN == FOURS), "sums begin with what is taken off");
-    const int8_t *values = x.values + i;
-    const float *d = x.d + i / PART, *totals = x.sums + i / PART;
-    const int32_t *shifts = x.shifts + i / PART;
-    vf high[SLICES], low[SLICES];
-    for (int s = 0; s < SLICES; s++) high[s] = low[s] = vset(0);
+    const int8_t *values = x.values + i * M;
+    const float *d = x.d + i / PART * M, *totals = x.sums + i / PART * M;
+    const int32_t *shifts = x.shifts + i / PART * M;
+    vf scales[N], minima[N];
+    for (int s = 0; s < N; s++) {
+        scales[s] = halves_at(block, FACTORS_AT<TYPE>, slice + s);
+        if (B::MIN) minima[s] = vsub(vset(0), halves_at(block, FACTORS_AT<TYPE> + 2, slice + s));
+    }
 #pragma GCC unroll 8
     for (int g = 0; g < B::GROUPS; g++) {
         // Half of the lines at once: for more of them this would stand still.
-        if (g % HALF == 0) prefetch((const char *)block + g / HALF * SIZE / 2, SIZE / 2);
-        vi dots[SLICES];
+        if (slice == 0 && g % HALF == 0) prefetch((const char *)block + g / HALF * SIZE / 2, SIZE / 2);
+        // GCC would find codes of later groups now, for which there are too few registers.
+        if ((TYPE == Q3_K || TYPE == Q5_K) && M > 1) asm volatile("" ::: "memory");
+        vi dots[N][M];
 #pragma GCC unroll 8
         for (int c = 0; c < 8 / CHAIN; c++) {
             const int p = g * EACH + c * CHAIN / FOURS;
-            vi pairs[SLICES];
-            for (int s = 0; s < SLICES; s++) pairs[s] = iset(EXCESS<TYPE> ? shifts[p] : 0);
+            vi pairs[N][M];
+            for (int s = 0; s < N; s++) {
+                for (int j = 0; j < M; j++) pairs[s][j] = iset(EXCESS<TYPE> ? shifts[p * M + j] : 0);
+            }
 #pragma GCC unroll 8
             for (int v = c * CHAIN; v < (c + 1) * CHAIN; v++) {
-                const vi four = four_of(values + g * GROUP + 4 * v);
-                for (int s = 0; s < SLICES; s++)
-                    pairs[s] = add_pairs(pairs[s], panel_codes<TYPE>(block, g, v, s), four);
+                vi codes[N];
+                for (int s = 0; s < N; s++) codes[s] = panel_codes<TYPE>(block, g, v, slice + s);
+                for (int j = 0; j < M; j++) {
+                    const vi four = four_of(values + (g * GROUP + 4 * v) * M + 4 * j);
+                    for (int s = 0; s < N; s++) pairs[s][j] = add_pairs(pairs[s][j], codes[s], four);
+                }
             }
-            for (int s = 0; s < SLICES; s++) {
-                const vi scaled = _mm256_madd_epi16(pairs[s], panel_factors<TYPE>(block, p, s));
-                dots[s] = c ? iadd(dots[s], scaled) : scaled;
-            }
-        }
-        const vf scale = vset(d[g * EACH]);
-        for (int s = 0; s < SLICES; s++) {
-            high[s] = vfma(ifloat(dots[s]), scale, high[s]);
-            if constexpr (TYPE == Q2_K) {
-                const vi both = _mm256_madd_epi16(panel_minima<TYPE>(block, g, s), iset(shifts[2 * g]));
-                low[s] = vfma(ifloat(both), scale, low[s]);
-            } else if (B::MIN) {
-                low[s] = vfma(ifloat(panel_minima<TYPE>(block, g, s)), vset(totals[g]), low[s]);
+            for (int s = 0; s < N; s++) {
+                const vi factors = panel_factors<TYPE>(block, p, slice + s);
+                for (int j = 0; j < M; j++) {
+                    const vi scaled = _mm256_madd_epi16(pairs[s][j], factors);
+                    dots[s][j] = c ? iadd(dots[s][j], scaled) : scaled;
+                }
             }
         }
-    }
-    for (int s = 0; s < SLICES; s++) {
-        sums[s] = vfma(halves_at(block, FACTORS_AT<TYPE>, s), high[s], sums[s]);
-        if (B::MIN) sums[s] = vfma(vsub(vset(0), halves_at(block, FACTORS_AT<TYPE> + 2, s)), low[s], sums[s]);
+        for (int s = 0; s < N; s++) {
+            for (int j = 0; j < M; j++)
+                sums[s][j] = vfma(ifloat(dots[s][j]), vmul(vset(d[g * EACH * M + j]), scales[s]), sums[s][j]);
+            if (TYPE == Q2_K && M == 1) {
+                // Two parts at once: `round_for_panels` has left the sums of x for both.
+                const char at = (char)(2 * g % 4);
+                const vi two = two_bytes(four_minima(block, 2 * g, slice + s), at, (char)(at + 1));
+                const vf both = ifloat(_mm256_madd_epi16(two, iset(shifts[2 * g])));
+                sums[s][0] = vfma(both, vmul(vset(d[2 * g]), minima[s]), sums[s][0]);
+                continue;
+            }
+            for (int p = g * EACH; p < (g + 1) * EACH && B::MIN; p++) {
+                const vf m = vmul(minima[s], ifloat(panel_minima<TYPE>(block, p, slice + s)));
+                for (int j = 0; j < M; j++) sums[s][j] = vfma(m, vset(totals[p * M + j]), sums[s][j]);
+            }
+        }
     }
 }
 
 #endif
+
+// Whether scales of parts stay whole numbers in products.
+#if defined(TP_PAIRS)
+template <int TYPE> constexpr bool WHOLE_SCALES = FACTORS_AT<TYPE> >= 0;
+#else
+template <int TYPE> constexpr bool WHOLE_SCALES = false;
+#endif
+
+// The products of N slices of a panel, from `slice` on, with M rows of x.
+template <int TYPE, int N, int M>
+void panel_times8(const char *panel, int slice, int64_t k, const Packed8 &x, vf (*out)[M]) {
+    constexpr int64_t SIZE = Block<TYPE>::SIZE * PANEL_ROWS, WIDE = GROUP * Block<TYPE>::GROUPS;
+    vf sums[N][M];
+    for (int s = 0; s < N; s++) {
+        for (int j = 0; j < M; j++) sums[s][j] = vset(0);
+    }
+    for (int64_t i = 0; i < k; i += WIDE, panel += SIZE) {
+        const byte *block = (const byte *)panel;
+#if defined(TP_PAIRS)
+        if constexpr (WHOLE_SCALES<TYPE>) {
+            add_super_block8<TYPE>(block, slice, i, x, sums);
+            continue;
+        }
+#endif
+        // Slices of long rows are read from the cache again. Small blocks whose slices meet x together come faster
+        // where nothing is asked for.
+        if (N == 1 && slice == 0) prefetch(panel, SIZE);
+        for (int s = 0; s < N; s++) add_block8<TYPE>(block, slice + s, i, x, sums[s]);
+    }
+    for (int s = 0; s < N; s++) {
+        for (int j = 0; j < M; j++) out[s][j] = sums[s][j];
+    }
+}
 
 // Products of the rows of a panel with one row of x.
 template <int TYPE> void panel_dots(const char *panel, const Packed8 &x, int64_t k, float *out) {
@@ -150,19 +196,10 @@ template <int TYPE> void panel_dots(const char *panel, const Packed8 &x, int64_t
     constexpr bool S = SIGNED<TYPE>;
     const byte *block = (const byte *)panel;
 #if defined(TP_PAIRS)
-    if constexpr (FACTORS_AT<TYPE> >= 0) {
-        vf sums[SLICES];
-        for (int s = 0; s < SLICES; s++) sums[s] = vset(0);
-        for (int64_t i = 0; i < k; i += GROUP * B::GROUPS, block += SIZE) super_block_times8<TYPE>(block, i, x, sums);
-        for (int s = 0; s < SLICES; s++) vstore(out + s * W, sums[s]);
-        return;
-    } else if constexpr (chain_of<TYPE>() > 0) {
-        vf sums[SLICES][1];
-        for (int s = 0; s < SLICES; s++) sums[s][0] = vset(0);
-        for (int64_t i = 0; i < k; i += GROUP, block += SIZE) {
-            for (int s = 0; s < SLICES; s++) add_block8<TYPE>(block, s, i, x, sums[s]);
-        }
-        for (int s = 0; s < SLICES; s++) vstore(out + s * W, sums[s][0]);
+    if constexpr (chain_of<TYPE>() > 0) {
+        vf all[SLICES][1];
+        panel_times8<TYPE, SLICES, 1>(panel, 0, k, x, all);
+        for (int s = 0; s < SLICES; s++) vstore(out + s * W, all[s][0]);
         return;
     }
 #endif
@@ -198,52 +235,78 @@ template <int TYPE> void panel_dots(const char *panel, const Packed8 &x, int64_t
     for (int s = 0; s < SLICES; s++) vstore(out + s * W, vadd(vadd(sums[s][0], sums[s][1]), least[s]));
 }
 
-// The codes, scales and minima of a block of a panel, of the slices from `slice` on, as columns of a panel of codes
-// from `lane` on, from code `i` on.
-template <int TYPE>
-inline void unfold_block8(const byte *block, int64_t i, int64_t lane, int slice, const Panel8<part_of<TYPE>()> &out) {
-    typedef Block<TYPE> B;
-    constexpr int PART = part_of<TYPE>(), VECTORS8 = GROUP / 4;
-    constexpr int64_t TAKEN = COLUMNS < PANEL_ROWS ? COLUMNS : PANEL_ROWS;
-    uint8_t *const codes = out.codes + i * COLUMNS + lane * 4;
-    float *const ds = out.d + i / PART * COLUMNS + lane, *const ms = out.m + i / PART * COLUMNS + lane;
-#pragma GCC unroll 8
-    for (int g = 0; g < B::GROUPS; g++) {
-        for (int s = 0; s < TAKEN / W; s++) {
-#pragma GCC unroll 8
-            for (int v = 0; v < VECTORS8; v++)
-                istore(codes + (g * GROUP + v * 4) * COLUMNS + s * W * 4, panel_codes<TYPE>(block, g, v, slice + s));
-#pragma GCC unroll 2
-            for (int h = 0; h < GROUP / PART; h++) {
-                const int p = g * (GROUP / PART) + h;
-                vf d, m;
-                panel_scale<TYPE>(block, p, slice + s, d, m);
-                vstore(ds + p * COLUMNS + s * W, d);
-                if (B::MIN) vstore(ms + p * COLUMNS + s * W, m);
-            }
+// The scales and minima of a slice of a block as those of columns of a panel of codes; pointers are those of the block.
+template <int TYPE> inline void unfold_scales8(const byte *block, int slice, float *ds, float *ms, int32_t *factors) {
+    constexpr int PARTS = Block<TYPE>::GROUPS * GROUP / part_of<TYPE>();
+#if defined(TP_PAIRS)
+    if constexpr (WHOLE_SCALES<TYPE>) {
+        vstore(ds, halves_at(block, FACTORS_AT<TYPE>, slice));
+        const vf least = vsub(vset(0), halves_at(block, FACTORS_AT<TYPE> + 2, slice));
+#pragma GCC unroll 16
+        for (int p = 0; p < PARTS; p++) {
+            istore(factors + p * COLUMNS, panel_factors<TYPE>(block, p, slice));
+            if (!Block<TYPE>::MIN) continue;
+            vstore(ms + p * COLUMNS, vmul(least, ifloat(panel_minima<TYPE>(block, p, slice))));
         }
+        return;
+    }
+#endif
+    (void)factors;
+#pragma GCC unroll 16
+    for (int p = 0; p < PARTS; p++) {
+        vf d, m;
+        panel_scale<TYPE>(block, p, slice, d, m);
+        vstore(ds + p * COLUMNS, d);
+        if (Block<TYPE>::MIN) vstore(ms + p * COLUMNS, m);
     }
 }
 
-// The codes, scales and minima of a part of two panels, or of one: as `read_panel8`.
-template <int TYPE>
-void unfold_panels8(const Operand &w, const char *matrix, int64_t first, int64_t columns, int64_t k0, int64_t depth,
-                    const Panel8<part_of<TYPE>()> &out) {
-    typedef Block<TYPE> B;
-    constexpr int WIDE = GROUP * B::GROUPS;
-    constexpr int64_t TAKEN = COLUMNS < PANEL_ROWS ? COLUMNS : PANEL_ROWS; // rows of each panel
-    for (int64_t column = 0; column < COLUMNS; column += TAKEN) {
-        // Past the last row, any row does.
-        const int64_t row0 = first + (column < columns ? column : 0);
-        const int slice = TAKEN < PANEL_ROWS ? (int)(row0 % PANEL_ROWS) / W : 0;
-        const char *panel = matrix + (row0 - slice * W) * w.nb[1];
-        const byte *block = (const byte *)panel + k0 / WIDE * B::SIZE * PANEL_ROWS;
-        for (int64_t i = 0; i < depth; i += WIDE, block += B::SIZE * PANEL_ROWS) {
-            prefetch_stream((const char *)block, B::SIZE * PANEL_ROWS);
-            unfold_block8<TYPE>(block, i, column, slice, out);
+// Rows of w in panels, two of these or one, as panels of codes: as InRows8.
+template <int T> struct InPanels8 {
+    static constexpr int TYPE = T;
+    static constexpr bool FACTORS = WHOLE_SCALES<TYPE>;
+
+    static void read(const Operand &w, const char *matrix, int64_t first, int64_t columns, int64_t k0, int64_t depth,
+                     const Panel8<part_of<TYPE>()> &out) {
+        constexpr int64_t SIZE = Block<TYPE>::SIZE * PANEL_ROWS;
+        for (int64_t column = 0; column < COLUMNS; column += TAKEN) {
+            // Past the last row, any row does.
+            const int64_t row0 = first + (column < columns ? column : 0);
+            const int slice = TAKEN < PANEL_ROWS ? (int)(row0 % PANEL_ROWS) / W : 0;
+            const char *panel = matrix + (row0 - slice * W) * w.nb[1];
+            const byte *block = (const byte *)panel + k0 / WIDE * SIZE;
+            for (int64_t i = 0; i < depth; i += WIDE, block += SIZE) {
+                prefetch_stream((const char *)block, SIZE);
+                unfold(block, i, column, slice, out);
+            }
         }
     }
-}
+
+  private:
+    static constexpr int GROUPS = Block<TYPE>::GROUPS, WIDE = GROUP * GROUPS;
+    static constexpr int64_t TAKEN = COLUMNS < PANEL_ROWS ? COLUMNS : PANEL_ROWS; // rows of each panel
+
+    // A block of a panel, of the slices from `slice` on, as columns from `lane` on, from code `i` on.
+    static void unfold(const byte *block, int64_t i, int64_t lane, int slice, const Panel8<part_of<TYPE>()> &out) {
+        constexpr int VECTORS8 = GROUP / 4;
+        uint8_t *const codes = out.codes + i * COLUMNS + lane * 4;
+        const int64_t scales = i / part_of<TYPE>() * COLUMNS + lane;
+        float *const ds = out.d + (FACTORS ? i / SUPER * COLUMNS + lane : scales);
+#pragma GCC unroll 8
+        for (int g = 0; g < GROUPS; g++) {
+            for (int s = 0; s < TAKEN / W; s++) {
+                uint8_t *const group = codes + g * GROUP * COLUMNS + s * W * 4;
+#pragma GCC unroll 8
+                for (int v = 0; v < VECTORS8; v++)
+                    istore(group + v * 4 * COLUMNS, panel_codes<TYPE>(block, g, v, slice + s));
+            }
+        }
+        for (int s = 0; s < TAKEN / W; s++) {
+            const int64_t at = scales + s * W;
+            unfold_scales8<TYPE>(block, slice + s, ds + s * W, out.m + at, out.factors + at);
+        }
+    }
+};
 
 inline int64_t panel_room(int64_t k) { return aligned(k * 4) + aligned(k + 3 * (k / 16 * 4) + 64); }
 

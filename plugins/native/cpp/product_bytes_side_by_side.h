@@ -85,36 +85,23 @@ template <int> constexpr int MOST_WOVEN = 0;
 
 #endif
 
-// The products of a slice of a panel of w with M rows of x. The slices of long rows are read from the cache again.
-template <int TYPE, int M>
-void panel_times8(const char *panel, int slice, int64_t k, const Packed8 &x, vf (&sums)[M]) {
-    constexpr int64_t SIZE = Block<TYPE>::SIZE * PANEL_ROWS, WIDE = GROUP * Block<TYPE>::GROUPS;
-    for (int64_t i = 0; i < k; i += WIDE, panel += SIZE) {
-        if (slice == 0) prefetch(panel, SIZE);
-        add_block8<TYPE>((const byte *)panel, slice, i, x, sums);
-    }
-}
-
+// Slices of a panel that meet M rows of x at once, as far as the registers go: on one thread of a Zen 4, two rows of x
+// and 2048 x 5632 from memory, q8_0 and q4_0 took 0.8 of the time, q4_K 0.75, and three rows and more took longer.
 #if defined(TP_PAIRS)
-
-// Two rows of x meet both slices of a small block at once: on one thread of a Zen 4, 2048 x 5632 from memory, q8_0 and
-// q4_0 took 0.8 of the time. Blocks of 256 took as long or longer. (With their scales as whole numbers, as one row has
-// them, q4_K would take 0.67, but a row of x would have other products next to one row than next to more.)
-template <int TYPE> void panel_times_two8(const char *panel, int64_t k, const Packed8 &x, vf (&sums)[SLICES][2]) {
-    for (int64_t i = 0; i < k; i += GROUP, panel += Block<TYPE>::SIZE * PANEL_ROWS) {
-        for (int s = 0; s < SLICES; s++) add_block8<TYPE>((const byte *)panel, s, i, x, sums[s]);
-    }
-}
-
+template <int TYPE, int M> constexpr int SLICES_AT_ONCE = M == 2 && TYPE != Q5_K ? SLICES : 1;
+#else
+template <int TYPE, int M> constexpr int SLICES_AT_ONCE = 1;
 #endif
 
 #if defined(__AVX512VNNI__)
 
-// The same for sixteen rows of w where they lie, which become a panel in the first-level cache, block by block.
+// The products of sixteen rows of w where they lie, which become a panel in the first-level cache, block by block, with
+// M rows of x.
 template <int TYPE, int M>
 void woven_times8(const Sixteen &rows, int64_t k, const Packed8 &x, Next &soon, vf (&sums)[M]) {
     constexpr int64_t WIDE = GROUP * Block<TYPE>::GROUPS;
     WovenBlock<TYPE> block;
+    for (int j = 0; j < M; j++) sums[j] = vset(0);
     for (int64_t i = 0; i < k; i += WIDE) {
         soon.ask();
         block.read(rows, i / WIDE * block.SIZE);
@@ -128,9 +115,6 @@ void woven_times8(const Sixteen &rows, int64_t k, const Packed8 &x, Next &soon, 
 template <int TYPE, int M>
 void sixteen_times8(const Operand &w, const char *weights, int64_t count, const Packed8 &x, vf (&sums)[SLICES][M]) {
     const int64_t k = w.ne[0];
-    for (int s = 0; s < SLICES; s++) {
-        for (int j = 0; j < M; j++) sums[s][j] = vset(0);
-    }
 #if defined(__AVX512VNNI__)
     if constexpr (M <= MOST_WOVEN<TYPE>) {
         if (!in_panels(w)) {
@@ -139,10 +123,8 @@ void sixteen_times8(const Operand &w, const char *weights, int64_t count, const 
         }
     }
 #endif
-#if defined(TP_PAIRS)
-    if constexpr (M == 2 && Block<TYPE>::GROUPS == 1) return panel_times_two8<TYPE>(weights, k, x, sums);
-#endif
-    for (int s = 0; s < SLICES && s * W < count; s++) panel_times8<TYPE>(weights, s, k, x, sums[s]);
+    constexpr int N = SLICES_AT_ONCE<TYPE, M>;
+    for (int s = 0; s < SLICES && s * W < count; s += N) panel_times8<TYPE, N, M>(weights, s, k, x, sums + s);
 }
 
 // Rows of x that meet a panel at a time, in one turn or two; those past the last are zeros.

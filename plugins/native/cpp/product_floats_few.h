@@ -13,7 +13,7 @@ constexpr int64_t FEW8 = 4;     // the same where x is rounded to eight bits
 
 // The same for weights that need not be decoded, while x stays in the second-level cache. On a thread of a Zen 4 24 and
 // 34 rows of 2,048 elements took 0.83 and 0.93 of the time of tiles. Other levels have not been measured.
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if defined(TP_ONLY_AVX2)
 constexpr int64_t FEW_PLAIN = 40;
 #else
 constexpr int64_t FEW_PLAIN = FEW;

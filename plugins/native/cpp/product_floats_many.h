@@ -12,7 +12,7 @@ constexpr int64_t PANEL = 2048;
 // Whether the memory is asked for the next weights during all tiles of x, not during the first only. On two threads of
 // a Zen 3, which has fewer registers and so more tiles, weights in f16 beyond the caches took 0.7 to 0.85 of the time
 // with 34 and 130 rows of x. Other levels have not been measured.
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if defined(TP_ONLY_AVX2)
 constexpr bool SPREAD = true;
 #else
 constexpr bool SPREAD = false;
@@ -57,7 +57,7 @@ template <class Held> void read_some(const RowType *type, const char *row, int64
     std::memcpy(out, row + first * type->size, n * type->size);
 }
 
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if defined(TP_ONLY_AVX2)
 #define TP_HALVES // panels of weights in f16 and bf16 hold those as they are
 
 // Sixteen rows of `n` numbers of 16 bits as columns of a panel.

@@ -66,15 +66,15 @@ template <int TYPE> void scale_panel8(const Panel8<part_of<TYPE>()> &codes, int6
     }
 }
 
-// Blocks: `Read` is read_panel8 for rows, or unfold_panels8. What it reads at once stays in the first-level cache.
-template <int TYPE, void (*Read)(const Operand &, const char *, int64_t, int64_t, int64_t, int64_t,
-                                 const Panel8<part_of<TYPE>()> &)>
+// Blocks: `Source` is InRows8 or InPanels8. What it reads at once stays in the first-level cache.
+template <class Source>
 void fill_with_blocks(const Operand &w, const char *matrix, int64_t column, int64_t columns, int64_t k0, int64_t depth,
                       char *room, float *panel) {
+    constexpr int TYPE = Source::TYPE;
     const Panel8<part_of<TYPE>()> codes(room, DEPTH);
     for (int64_t i = 0; i < depth; i += DEPTH) {
         const int64_t some = depth - i < DEPTH ? depth - i : DEPTH;
-        Read(w, matrix, column, columns, k0 + i, some, codes);
+        Source::read(w, matrix, column, columns, k0 + i, some, codes);
         scale_panel8<TYPE>(codes, some, panel + i / 2 * COLUMNS);
     }
 }

@@ -9,6 +9,10 @@
 #include <cstdint>
 #include <cstring>
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+#define TP_ONLY_AVX2 // the level has AVX2 and no AVX-512
+#endif
+
 #if defined(__AVX2__)
 #include <immintrin.h>
 #elif defined(TP_NEON)

@@ -15,6 +15,7 @@ from tensorplug_native.rules import PACKABLE
 
 _WIDE = frozenset({Q8_0, Q4_K, Q5_K, Q6_K})
 IN_ROWS: Mapping[str, frozenset[DType]] = {
+    "avx2": frozenset({Q8_0}),
     "avx512": _WIDE,
     "avx512_bf16": _WIDE,
     "amx": _WIDE,
