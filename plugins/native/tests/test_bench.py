@@ -73,6 +73,14 @@ def test_without_a_measurement_a_table_decides():
     assert layouts.packed_types("neon_dot") == PACKABLE
 
 
+def test_short_rows_are_packed_whatever_was_measured_of_long_ones():
+    layouts.write_measured("avx2", frozenset())
+
+    assert layouts.packs("avx2", tp.Q8_0, 576)
+    assert not layouts.packs("avx2", tp.Q8_0, 2048)
+    assert not layouts.packs("avx2", tp.Q4_K, 512)
+
+
 def test_a_measurement_of_another_processor_is_not_used(monkeypatch):
     layouts.write_measured("avx2", frozenset({tp.Q8_0}))
     monkeypatch.setattr(layouts, "processor", lambda: "another")

@@ -1,7 +1,7 @@
 """`NativeDevice`: the processor and the host's memory, with compiled kernels."""
 
 import os
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from tensorplug.device import (
@@ -23,7 +23,7 @@ from tensorplug_cpu.threads import available_cores
 from tensorplug_native import panels, rows
 from tensorplug_native.backend import NativeBackend
 from tensorplug_native.fusions import PATTERNS, refusal
-from tensorplug_native.layouts import packed_types
+from tensorplug_native.layouts import packs
 from tensorplug_native.library import AUTO, library
 from tensorplug_native.panels import PanelBufferType
 from tensorplug_native.pool import parse_processors
@@ -107,11 +107,11 @@ class NativeDevice(CPUDevice):
         return refusal(group)
 
 
-def _packed_by_default() -> Set[DType]:
-    """Types that streams opened without options read faster in panels, by products of bytes."""
+def _packed_by_default(weights: Tensor) -> bool:
+    """Whether streams opened without options read `weights` faster in panels."""
     level = library().level(AUTO).name
     rounds = _activations(AUTO) == "int8" and level in INT8_LEVELS
-    return packed_types(level) if rounds else frozenset()
+    return rounds and packs(level, weights.dtype, weights.ne[0])
 
 
 def _activations(wanted: str) -> str:

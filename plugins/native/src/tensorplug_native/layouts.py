@@ -22,8 +22,23 @@ IN_ROWS: Mapping[str, frozenset[DType]] = {
 }
 """By level: types whose products read rows about as fast as panels, without a measurement."""
 
+LONG_ROW = 2048
+SHORT_PACKED: Mapping[str, frozenset[DType]] = {"avx2": frozenset({Q8_0})}
+"""By level: types of which rows shorter than LONG_ROW elements are packed in any case.
+
+The end of a row takes time: one row of x times rows of 576 to 1,536 elements took 1.2 to 1.5 times
+as long as with panels, with 2,048 and more 1.0 to 1.1 times (Zen 4, one thread and two).
+"""
+
 MEASURED = Cache("native", ".json")
 """Files of measurements, one for each processor, level and version of the kernels."""
+
+
+def packs(level: str, dtype: DType, row: int) -> bool:
+    """Whether loaders pack a matrix with rows of `row` elements for products at `level`."""
+    if row < LONG_ROW and dtype in SHORT_PACKED.get(level, ()):
+        return True
+    return dtype in packed_types(level)
 
 
 def packed_types(level: str) -> frozenset[DType]:

@@ -1,7 +1,7 @@
 """Weights in panels: sixteen rows side by side, as products with rounded rows read them fastest."""
 
 import mmap
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -49,14 +49,14 @@ class PanelBufferType(BufferType):
     max_size = LARGEST
 
     def __init__(
-        self, device: "Device", workers: Workers, preferred: Callable[[], Set[DType]]
+        self, device: "Device", workers: Workers, preferred: Callable[[Tensor], bool]
     ) -> None:
         super().__init__(device)
         self.workers = workers
         self._preferred = preferred
 
     def prefers(self, weights: Tensor) -> bool:
-        return weights.dtype in self._preferred() and self.supports(weights)
+        return self.supports(weights) and self._preferred(weights)
 
     def supports(self, tensor: Tensor) -> bool:
         is_matrix = tensor.is_leaf and tensor.is_contiguous and tensor.ne[2:] == (1, 1)
