@@ -31,7 +31,7 @@ def empty_cache(tmp_path, monkeypatch):
 
 @ROUNDS
 def test_a_measurement_decides_what_is_packed(device):
-    weights = leaf("w", (PANEL_ROWS, 256), tp.Q8_0)
+    weights = leaf("w", (PANEL_ROWS, layouts.LONG_ROW), tp.Q8_0)
     preferred = []
 
     for packed in (frozenset({tp.Q8_0}), frozenset()):
