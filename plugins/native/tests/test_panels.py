@@ -8,7 +8,7 @@ import pytest
 import tensorplug as tp
 from tensorplug.device import Rounding, TensorplugError, allocate
 from tensorplug.device.transfer import read
-from tensorplug.dtypes import Q2_K, Q4_1, Q5_0
+from tensorplug.dtypes import Q2_K, Q3_K, Q4_1, Q5_0, Q5_K
 from tensorplug.graph.tensor import leaf
 from tensorplug_native.device import VARIABLE, NativeDevice
 from tensorplug_native.program import PANEL_ROWS
@@ -88,6 +88,21 @@ def test_a_row_of_x_has_the_same_product_beside_one_other_and_many(dtype, level,
     for alike in found.values():
         for some in alike[1:]:
             np.testing.assert_array_equal(some, alike[0])
+
+
+@pytest.mark.skipif("avx2" not in LEVELS, reason="the processor has no AVX2")
+@pytest.mark.parametrize("dtype", [Q3_K, tp.Q4_K, Q5_K, tp.Q6_K], ids=str)
+def test_with_avx2_a_single_row_of_x_has_the_same_product_beside_others(dtype, device, place):
+    w, _ = place(dtype)
+    values = np.random.default_rng(7).normal(size=(5, width(dtype))).astype(np.float32)
+    found = []
+    with device.open(threads=2, level="avx2", activations="int8") as stream:
+        for rows in (1, 2, 5):
+            x = tp.input("x", (rows, width(dtype)), tp.F32)
+            found.append(run(stream, tp.mul_mat(w, x), {x: values[:rows]})[0])
+
+    np.testing.assert_array_equal(found[1], found[0])
+    np.testing.assert_array_equal(found[2], found[0])
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
