@@ -286,8 +286,7 @@ inline __attribute__((always_inline)) void part_dots8(const int8_t *values, cons
                     pairs[i][1] = add_pairs(pairs[i][1], w1, same);
                 }
             }
-            const vi one = FACTORS ? iset(0) : ones16();
-            const vi by0 = FACTORS ? iload(factors) : one, by1 = FACTORS ? iload(factors + W) : one;
+            const vi by0 = FACTORS ? iload(factors) : ones16(), by1 = FACTORS ? iload(factors + W) : by0;
             for (int i = 0; i < M; i++) {
                 const vi first = _mm256_madd_epi16(pairs[i][0], by0), second = _mm256_madd_epi16(pairs[i][1], by1);
                 dots[i][0] = begins ? first : _mm256_add_epi32(dots[i][0], first);

@@ -241,13 +241,13 @@ template <int TYPE> inline void unfold_scales8(const byte *block, int slice, flo
 #if defined(TP_PAIRS)
     if constexpr (WHOLE_SCALES<TYPE>) {
         vstore(ds, halves_at(block, FACTORS_AT<TYPE>, slice));
+#pragma GCC unroll 16
+        for (int p = 0; p < PARTS; p++) istore(factors + p * COLUMNS, panel_factors<TYPE>(block, p, slice));
+        if (!Block<TYPE>::MIN) return;
         const vf least = vsub(vset(0), halves_at(block, FACTORS_AT<TYPE> + 2, slice));
 #pragma GCC unroll 16
-        for (int p = 0; p < PARTS; p++) {
-            istore(factors + p * COLUMNS, panel_factors<TYPE>(block, p, slice));
-            if (!Block<TYPE>::MIN) continue;
+        for (int p = 0; p < PARTS; p++)
             vstore(ms + p * COLUMNS, vmul(least, ifloat(panel_minima<TYPE>(block, p, slice))));
-        }
         return;
     }
 #endif
