@@ -88,6 +88,9 @@ inline vi nibbles_of_two(const byte *a, const byte *b) {
     const vi moved = _mm512_srlv_epi32(both, _mm512_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4, 0, 0, 0, 0, 4, 4, 4, 4));
     return _mm512_and_si512(moved, each_byte(15));
 }
+inline vi side_by_side(Codes first, Codes second) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
+}
 inline vi plus_where(vi a, uint64_t bits, int more) { return _mm512_mask_add_epi8(a, bits, a, each_byte(more)); }
 
 // 32 bytes for both groups, with bits from `shift` on for the first, and from `next` on for the second.
@@ -127,8 +130,14 @@ template <int TYPE> inline vi stored_groups(const byte *unit, int g, int groups 
         const vi high = g % 4 ? _mm512_srlv_epi32(twos, by_group(0, 2)) : _mm512_sllv_epi32(twos, by_group(4, 2));
         return _mm512_ternarylogic_epi32(high, each_byte(0x30), low, 0xea); // (high & 0x30) | low
     }
-    const Codes first = stored_codes<TYPE>(a, g % GROUPS), second = stored_codes<TYPE>(b, (g + 1) % GROUPS);
-    return _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
+    if constexpr (TYPE == TQ2_0) return bits_of_two(a + g / 4 * 32, g % 4 * 2, g % 4 * 2 + 2, 3);
+    if constexpr (TYPE == TQ1_0) {
+        typedef Block<TQ1_0> B;
+        const vi both = side_by_side(B::fractions(a, g), B::fractions(a, g + 1));
+        const vi one = _mm512_maskz_set1_epi8(_mm512_cmpgt_epi8_mask(both, each_byte(B::ONE)), 1);
+        return plus_where(one, _mm512_cmpgt_epi8_mask(both, each_byte(B::TWO)), 1);
+    }
+    return side_by_side(stored_codes<TYPE>(a, g % GROUPS), stored_codes<TYPE>(b, (g + 1) % GROUPS));
 }
 
 // q4_K and q5_K keep the nibbles of two groups in 32 bytes. So the low nibbles of 64 bytes are groups 0 and 2 of four,
@@ -148,9 +157,10 @@ template <int TYPE> inline vi placed_groups(const byte *unit, int g, int groups 
 }
 
 template <int TYPE> inline vi placed_groups(const Found<TYPE> &found, int g, int groups = GROUPS8) {
-    if constexpr (is_of_grid(TYPE)) {
-        const vi both = _mm512_inserti64x4(_mm512_castsi256_si512(found.codes(g)), found.codes(g + 1), 1);
-        return _mm512_add_epi8(both, each_byte(EXCESS<TYPE>));
+    if constexpr (tells_signs(TYPE)) {
+        return _mm512_add_epi8(side_by_side(found.codes(g), found.codes(g + 1)), each_byte(EXCESS<TYPE>));
+    } else if constexpr (is_of_grid(TYPE)) {
+        return side_by_side(found.raw(g), found.raw(g + 1));
     } else {
         return placed_groups<TYPE>(found.unit, g, groups);
     }

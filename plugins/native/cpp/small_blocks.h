@@ -55,17 +55,19 @@ template <> struct Block<TQ1_0> {
     static constexpr bool MIN = false, HALVES = false;
     static void scales(const byte *b, float *d, float *) { one_scale(b + 52, 8, d); }
     static constexpr int ZERO = 1;
-    // 32 bytes for five groups, 16 for half a group each, then 4 for four fours.
-    static Codes raw(const byte *b, int g) {
-        if (g < 5) return first_digits(without(load32(b), g));
-        const Codes first = without(twice16(b + 32), 2 * (g - 5));
-        if (g < 7) return first_digits(halves16(first, without(first, 1)));
-        const uint32_t all = word_at(b + 48), once = without(all), again = without(once);
-        return first_digits(halves16(first, fours(0, 0, 0, 0, all, once, again, without(again))));
-    }
+    static Codes raw(const byte *b, int g) { return first_digits(fractions(b, g)); }
     static Codes codes(const byte *b, int g) { return minus(raw(b, g), ZERO); }
     static void floats(const byte *b, int g, vf *out) { to_floats(codes(b, g), out); }
 
+    // Fractions whose first digits are the codes of a group. 32 bytes are for five groups, 16 for half a group each,
+    // 4 for four fours. On x86 all bytes are less 128, so that they compare as signed ones; so is three times a byte.
+    static Codes fractions(const byte *b, int g) {
+        if (g < 5) return without(moved(load32(b)), g);
+        const Codes first = without(moved(twice16(b + 32)), 2 * (g - 5));
+        if (g < 7) return halves16(first, without(first, 1));
+        const uint32_t all = word_at(b + 48), once = without(all), again = without(once);
+        return halves16(first, moved(fours(0, 0, 0, 0, all, once, again, without(again))));
+    }
     // Bytes without their first digits.
     static Codes without(Codes a, int digits) {
         if (digits > 2) a = without(a, digits - 2), digits = 2;
@@ -77,18 +79,21 @@ template <> struct Block<TQ1_0> {
         const uint32_t odd = 0xff00ff00, even = 0x00ff00ff;
         return ((bytes & even) * 3 & even) | ((bytes >> 8 & even) * 3 << 8 & odd);
     }
-    static Codes first_digits(Codes a) {
 #if defined(__AVX2__)
-        // 86 * 3 is above 256, 171 * 3 above 512; numbers are compared as signed ones, less 128.
-        const Codes moved = _mm256_xor_si256(a, each_code(-128));
-        const Codes one = _mm256_cmpgt_epi8(moved, each_code(85 - 128));
-        const Codes two = _mm256_cmpgt_epi8(moved, each_code(170 - 128));
+    static Codes moved(Codes a) { return _mm256_xor_si256(a, each_code(-128)); }
+    // 86 * 3 is above 256, 171 * 3 above 512.
+    static constexpr int ONE = 85 - 128, TWO = 170 - 128;
+    static Codes first_digits(Codes a) {
+        const Codes one = _mm256_cmpgt_epi8(a, each_code(ONE)), two = _mm256_cmpgt_epi8(a, each_code(TWO));
         return _mm256_abs_epi8(_mm256_add_epi8(one, two));
+    }
 #else
+    static Codes moved(Codes a) { return a; }
+    static Codes first_digits(Codes a) {
         for (int i = 0; i < 32; i++) a.at[i] = (int8_t)((uint8_t)a.at[i] * 3 >> 8);
         return a;
-#endif
     }
+#endif
 };
 
 // The scales of NVFP4 by their byte: floats with four bits of exponent and three of fraction (E4M3, the sign is not
