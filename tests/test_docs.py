@@ -74,7 +74,8 @@ LONGEST = 1500
 """Words of a page, without its programs, unless it is one of REFERENCES."""
 REFERENCES = {
     *("docs/from-ggml.md", "docs/glossary.md", "docs/names.md", "docs/ops.md"),
-    *("docs/verification/oracle.md", "benchmarks/README.md", "core/CHANGELOG.md"),
+    *("docs/verification/oracle.md", "core/CHANGELOG.md"),
+    *("benchmarks/README.md", "benchmarks/native.md"),
 }
 """Pages to look something up in: tables, measurements, changes."""
 COMPOSED = {"TENSORPLUG_CUDA_KERNELS", "TENSORPLUG_METAL_KERNELS"}
@@ -169,7 +170,7 @@ def test_page_of_variables_has_those_that_the_code_reads() -> None:
 def test_figures_of_the_readme_are_those_of_the_measurements() -> None:
     figures = re.findall(r"[\d.]+ / [\d.]+", (ROOT / "README.md").read_text(encoding="utf-8"))
 
-    measured = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    measured = (ROOT / "benchmarks" / "native.md").read_text(encoding="utf-8")
     assert len(figures) == 6
     assert [pair for pair in figures if f" {pair} / " not in measured] == []
 
