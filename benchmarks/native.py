@@ -59,7 +59,7 @@ def model_file(name: str, folder: Path) -> Path:
 
 
 def model_round(path: Path, threads: int, turn: int, arguments: argparse.Namespace) -> Round:
-    """One measurement of each program; the order changes from turn to turn."""
+    """One measurement of each program; the order changes from turn to turn, over several runs."""
     (ceilings,) = output([sys.executable, HERE / "ceilings.py", "--threads", threads])
     wanted = {name: getattr(arguments, name) for name in ("prompts", "depths", "tokens", "repeat")}
     common = [word for name, value in wanted.items() for word in (f"--{name}", value)]
@@ -121,11 +121,12 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
     """All comparisons."""
     paths = {name: model_file(name, arguments.folder) for name in arguments.models.split()}
     rounds = kept(arguments.keep)
-    for turn in range(arguments.rounds):
+    for _ in range(arguments.rounds):
         for name, path in paths.items():
             for count in numbers(arguments.threads):
-                done = model_round(path, count, turn, arguments)
-                rounds.setdefault((name, count), []).append(done)
+                earlier = rounds.setdefault((name, count), [])
+                done = model_round(path, count, len(earlier), arguments)
+                earlier.append(done)
                 line = json.dumps([name, count, done])
                 print(line, file=sys.stderr, flush=True)
                 if arguments.keep is not None:
