@@ -1,7 +1,7 @@
 // Block types: 32 codes at a time, and the scale (and minimum) that goes with them.
 //
-// Each type says how long a block is, how many groups of 32 codes it has, whether each 16 codes have a scale of
-// their own (HALVES), whether a minimum is added (MIN), and reads
+// Each type says how long a block is, how many groups of 32 codes it has, the largest magnitude of a code (MOST),
+// whether each 16 codes have a scale of their own (HALVES), whether a minimum is added (MIN), and reads
 //   scales(block, d, m)  d and, with MIN, m: one for each group, two with HALVES
 //   raw(block, group)      32 codes as bytes, ZERO more than they are
 //   codes(block, group)    the same as signed numbers
@@ -16,7 +16,7 @@ namespace {
 template <int TYPE> struct Block;
 
 template <> struct Block<Q8_0> {
-    static constexpr int SIZE = 34, GROUPS = 1;
+    static constexpr int SIZE = 34, GROUPS = 1, MOST = 128;
     static constexpr bool MIN = false, HALVES = false;
     static void scales(const byte *b, float *d, float *) { d[0] = half_at(b); }
     static constexpr int ZERO = 128;
@@ -26,7 +26,7 @@ template <> struct Block<Q8_0> {
 };
 
 template <> struct Block<Q4_0> {
-    static constexpr int SIZE = 18, GROUPS = 1;
+    static constexpr int SIZE = 18, GROUPS = 1, MOST = 8;
     static constexpr bool MIN = false, HALVES = false;
     static void scales(const byte *b, float *d, float *) { d[0] = half_at(b); }
     static constexpr int ZERO = 8;
@@ -36,7 +36,7 @@ template <> struct Block<Q4_0> {
 };
 
 template <> struct Block<Q4_1> {
-    static constexpr int SIZE = 20, GROUPS = 1;
+    static constexpr int SIZE = 20, GROUPS = 1, MOST = 15;
     static constexpr bool MIN = true, HALVES = false;
     static void scales(const byte *b, float *d, float *m) { d[0] = half_at(b), m[0] = half_at(b + 2); }
     static constexpr int ZERO = 0;
@@ -46,7 +46,7 @@ template <> struct Block<Q4_1> {
 };
 
 template <> struct Block<Q5_0> {
-    static constexpr int SIZE = 22, GROUPS = 1;
+    static constexpr int SIZE = 22, GROUPS = 1, MOST = 16;
     static constexpr bool MIN = false, HALVES = false;
     static void scales(const byte *b, float *d, float *) { d[0] = half_at(b); }
     static constexpr int ZERO = 16;
@@ -56,7 +56,7 @@ template <> struct Block<Q5_0> {
 };
 
 template <> struct Block<Q5_1> {
-    static constexpr int SIZE = 24, GROUPS = 1;
+    static constexpr int SIZE = 24, GROUPS = 1, MOST = 31;
     static constexpr bool MIN = true, HALVES = false;
     static void scales(const byte *b, float *d, float *m) { d[0] = half_at(b), m[0] = half_at(b + 2); }
     static constexpr int ZERO = 0;
@@ -71,7 +71,7 @@ constexpr int8_t IQ4_VALUES[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 
 constexpr int8_t E2M1_VALUES[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 template <> struct Block<IQ4_NL> {
-    static constexpr int SIZE = 18, GROUPS = 1;
+    static constexpr int SIZE = 18, GROUPS = 1, MOST = 127;
     static constexpr bool MIN = false, HALVES = false;
     static void scales(const byte *b, float *d, float *) { d[0] = half_at(b); }
     static constexpr int ZERO = 128;
@@ -89,7 +89,7 @@ inline float half_of_power(byte e) {
 }
 
 template <> struct Block<MXFP4> {
-    static constexpr int SIZE = 17, GROUPS = 1;
+    static constexpr int SIZE = 17, GROUPS = 1, MOST = 12;
     static constexpr bool MIN = false, HALVES = false;
     static void scales(const byte *b, float *d, float *) { d[0] = half_of_power(b[0]); }
     static constexpr int ZERO = 12;

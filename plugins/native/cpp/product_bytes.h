@@ -3,8 +3,6 @@
 
 #include "grid_blocks.h"
 
-#include <type_traits>
-
 #if defined(__AVX2__) || defined(TP_NEON_DOT)
 #define TP_INT8 // the level has dot products of bytes
 #endif
@@ -37,21 +35,12 @@ template <int TYPE> inline Codes stored_codes(const byte *b, int g) {
 #define TP_PAIRS // products of bytes are summed in pairs to 16 bits
 #endif
 
-// What a block says of the largest magnitude of its codes; of stored ones where it says nothing.
-template <int TYPE, class = void> constexpr int MOST_OF = 63;
-template <int TYPE> constexpr int MOST_OF<TYPE, std::void_t<decltype(Block<TYPE>::MOST)>> = Block<TYPE>::MOST;
-// The largest magnitude of a code, by the same rule.
-template <int TYPE>
-constexpr int LARGEST = TYPE == Q2_K ? 3 : TYPE == Q3_K ? 4 : TYPE == Q4_0 ? 8 : TYPE == MXFP4 ? 12
-                        : TYPE == Q4_1 || TYPE == Q4_K ? 15 : TYPE == Q5_0 ? 16
-                        : TYPE == Q5_1 || TYPE == Q5_K ? 31 : TYPE == Q6_K ? 32 : MOST_OF<TYPE>;
-
 #if defined(TP_PAIRS)
 // How many vectors of products, each in pairs, a sum of 16 bits holds: sums on the way may overflow, because that does
 // not change the last bits. None where codes are signed.
 template <int TYPE> constexpr int chain_of() {
-    constexpr int PAIR = 2 * 127 * LARGEST<TYPE>, FOURS = part_of<TYPE>() / 4, MOST = INT16_MAX / PAIR;
-    return SIGNED<TYPE> ? 0 : MOST < FOURS ? MOST : FOURS;
+    constexpr int PAIR = 2 * 127 * Block<TYPE>::MOST, FOURS = part_of<TYPE>() / 4, HELD = INT16_MAX / PAIR;
+    return SIGNED<TYPE> ? 0 : HELD < FOURS ? HELD : FOURS;
 }
 #else
 template <int TYPE> constexpr int chain_of() { return SIGNED<TYPE> ? 0 : 2; }

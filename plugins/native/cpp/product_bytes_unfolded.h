@@ -16,6 +16,7 @@ constexpr bool is_unfolded(int type) { return type >= UNFOLDED; }
 template <int KIND> struct UnfoldedBlock {
     static constexpr int CODES = GROUPS8 * GROUP;
     static constexpr int SIZE = CODES + 64, GROUPS = GROUPS8, ZERO = KIND & LARGE ? 128 : 31;
+    static constexpr int MOST = 63; // of stored codes, where they are below 64
     static constexpr bool MIN = false, HALVES = KIND & FINE;
     static void scales(const byte *b, float *d, float *) { std::memcpy(d, b + CODES, HALVES ? 64 : 32); }
     static Codes raw(const byte *b, int g) { return load32(b + GROUP * g); }

@@ -177,7 +177,7 @@ template <int TYPE> inline vf spread_scales(const Eight *scales, int g) {
 // Whether sums of eight products fit into 16 bits: then those of a unit with one row of x are folded before they are
 // scaled, which takes fewer instructions than to scale each vector. On one thread of a Zen 4, in the second-level
 // cache, q4_K came at 26 GB/s instead of 22, and with its scales as below at 29.
-template <int TYPE> constexpr bool FOLDS = LARGEST<TYPE> * 127 * 8 <= INT16_MAX;
+template <int TYPE> constexpr bool FOLDS = Block<TYPE>::MOST * 127 * 8 <= INT16_MAX;
 
 // Sums of the fours of numbers that each quarter of four vectors has: those of their first quarters side by side, then
 // those of the second ones and so on. Sums of two numbers must fit into 16 bits.

@@ -1,6 +1,6 @@
 // Block types of few bits that no grid is needed for: iq4_xs, three values (tq1_0, tq2_0), nvfp4, one and two bits.
 //
-// These and the types of grids (grid_blocks.h) have no minima. MOST is the largest of their codes, without its sign.
+// These and the types of grids (grid_blocks.h) have no minima.
 #pragma once
 
 #include "superblocks.h"

@@ -31,7 +31,7 @@ inline void six_bit_pairs(const byte *b, float *d, float *m) {
 }
 
 template <> struct Block<Q2_K> {
-    static constexpr int SIZE = 84, GROUPS = 8;
+    static constexpr int SIZE = 84, GROUPS = 8, MOST = 3;
     static constexpr bool MIN = true, HALVES = true;
     static void scales(const byte *b, float *d, float *m) {
         const float scale = half_at(b + 80), least = -half_at(b + 82);
@@ -49,7 +49,7 @@ template <> struct Block<Q2_K> {
 };
 
 template <> struct Block<Q3_K> {
-    static constexpr int SIZE = 110, GROUPS = 8;
+    static constexpr int SIZE = 110, GROUPS = 8, MOST = 4;
     static constexpr bool MIN = false, HALVES = true;
     // Sixteen scales of six bits, 32 too large: four bits of each in eight bytes, two in the four that follow.
     static void scales(const byte *b, float *d, float *) {
@@ -73,7 +73,7 @@ template <> struct Block<Q3_K> {
 };
 
 template <> struct Block<Q4_K> {
-    static constexpr int SIZE = 144, GROUPS = 8;
+    static constexpr int SIZE = 144, GROUPS = 8, MOST = 15;
     static constexpr bool MIN = true, HALVES = false;
     static void scales(const byte *b, float *d, float *m) { six_bit_pairs(b, d, m); }
     static constexpr int ZERO = 0;
@@ -83,7 +83,7 @@ template <> struct Block<Q4_K> {
 };
 
 template <> struct Block<Q5_K> {
-    static constexpr int SIZE = 176, GROUPS = 8;
+    static constexpr int SIZE = 176, GROUPS = 8, MOST = 31;
     static constexpr bool MIN = true, HALVES = false;
     static void scales(const byte *b, float *d, float *m) { six_bit_pairs(b, d, m); }
     static constexpr int ZERO = 0;
@@ -95,7 +95,7 @@ template <> struct Block<Q5_K> {
 };
 
 template <> struct Block<Q6_K> {
-    static constexpr int SIZE = 210, GROUPS = 8;
+    static constexpr int SIZE = 210, GROUPS = 8, MOST = 32;
     static constexpr bool MIN = false, HALVES = true;
     static void scales(const byte *b, float *d, float *) {
         const float scale = half_at(b + 208);
