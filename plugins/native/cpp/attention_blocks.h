@@ -38,8 +38,8 @@ class Shared {
         const int64_t kv_batch = batch / (q.ne[3] / k.ne[3]);
         for (int64_t first = 0; first < k.ne[1]; first += BLOCK) {
             if (part.stopped()) return;
-            const int64_t count = k.ne[1] - first < BLOCK ? k.ne[1] - first : BLOCK;
-            if (all_hidden(first, count)) continue;
+            const int64_t count = seen(first, k.ne[1] - first < BLOCK ? k.ne[1] - first : BLOCK);
+            if (count == 0) continue;
             score(at(k, first, kv_head, kv_batch), count);
             weigh(first, count);
             add_values(at(node_.src[2], first, kv_head, kv_batch), count);
@@ -69,6 +69,16 @@ class Shared {
             begin_row(node_, head_of(row), tops_[row], totals_[row]);
         }
         for (int64_t i = 0; i < rows_ * size; i++) sums_[i] = 0;
+    }
+
+    // How many of `count` positions from `first` on hold all that some row sees: those behind are left out, in panels.
+    int64_t seen(int64_t first, int64_t count) const {
+        while (count > 0) {
+            const int64_t last = (count - 1) / COLUMNS * COLUMNS;
+            if (!all_hidden(first + last, count - last)) break;
+            count = last;
+        }
+        return count;
     }
 
     bool all_hidden(int64_t first, int64_t count) const {
