@@ -24,6 +24,7 @@ struct Feature {
 constexpr Feature FMA{1, 0, ECX, 12}, SAVES{1, 0, ECX, 27}, F16C{1, 0, ECX, 29}, AVX2_{7, 0, EBX, 5};
 constexpr Feature AVX512_F{7, 0, EBX, 16}, AVX512_DQ{7, 0, EBX, 17}, AVX512_BW{7, 0, EBX, 30};
 constexpr Feature AVX512_VL{7, 0, EBX, 31}, AVX512_VNNI{7, 0, ECX, 11}, AVX512_BF16_{7, 1, EAX, 5};
+constexpr Feature AVX512_VBMI{7, 0, ECX, 1};
 constexpr Feature AMX_TILE{7, 0, EDX, 24}, AMX_BF16{7, 0, EDX, 22};
 
 inline bool has(const Feature &feature) {
@@ -54,8 +55,8 @@ inline bool runs_avx512_bf16() { return runs_avx512() && has(AVX512_BF16_); }
 inline bool runs_amx() {
 #if defined(__linux__)
     constexpr long ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18;
-    return runs_avx512_bf16() && keeps(TILES) && has(AMX_TILE) && has(AMX_BF16) &&
-           syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+    return runs_avx512_bf16() && keeps(TILES) && has(AVX512_VBMI) && has(AMX_TILE) &&
+           has(AMX_BF16) && syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 #else
     return false; // other systems are not asked
 #endif

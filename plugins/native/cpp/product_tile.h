@@ -110,8 +110,9 @@ template <class Held> const Tile TILES[ROWS] = {
 
 // c [rows, columns] = (or +=) sums [rows, COLUMNS].
 inline void write_sums(const float *sums, int64_t rows, int64_t columns, float *c, int64_t ldc, bool add) {
-    for (int64_t i = 0; i < rows; i++) {
-        for (int64_t j = 0; j < columns; j++) c[i * ldc + j] = sums[i * COLUMNS + j] + (add ? c[i * ldc + j] : 0.0f);
+    for (int64_t i = 0; i < rows; i++, sums += COLUMNS, c += ldc) {
+        if (columns == COLUMNS && !add) std::memcpy(c, sums, COLUMNS * 4);
+        else for (int64_t j = 0; j < columns; j++) c[j] = sums[j] + (add ? c[j] : 0.0f);
     }
 }
 
