@@ -84,7 +84,7 @@ struct ByteProduct {
 #if defined(__AVX2__)
 template <int TYPE> bool is_side_by_side(const Node &node) {
     const int64_t m = node.src[1].ne[1];
-    return m > 1 && m <= (in_panels(node.src[0]) ? MOST_SIDE_BY_SIDE : MOST_WOVEN<TYPE>);
+    return m > 1 && m <= (in_panels(node.src[0]) ? MOST_SIDE_BY_SIDE<TYPE> : MOST_WOVEN<TYPE>);
 }
 #endif
 
