@@ -30,13 +30,13 @@ inline void fill_with_numbers(const Operand &w, const char *matrix, int64_t colu
     std::memset(panel + held * COLUMNS, 0, (size_t)((all - held) * COLUMNS * 4));
 }
 
-// Whether stored codes have seven bits at most.
+// Whether stored codes have seven bits at most, and scales, which are f16 but in mxfp4, can be multiplied by 256.
 template <int TYPE> constexpr bool SMALL = TYPE != MXFP4 && Block<TYPE>::MOST + EXCESS<TYPE> < 128;
 
 // Some bytes of a vector as numbers: those that `at` names, by the last byte of each word. Seven bits become the first
 // ones of a fraction, (1 + byte / 128) / 2, without being converted.
-template <bool SMALL> vf numbers_at(__m512i bytes, __m512i at) {
-    if (!SMALL) return ifloat(_mm512_maskz_permutexvar_epi8(0x1111111111111111, at, bytes));
+template <bool SEVEN> vf numbers_at(__m512i bytes, __m512i at) {
+    if (!SEVEN) return ifloat(_mm512_maskz_permutexvar_epi8(0x1111111111111111, at, bytes));
     const __m512i halves = iset(0x3f000000), shifted = _mm512_slli_epi32(at, 16);
     return as_floats(_mm512_mask_permutexvar_epi8(halves, 0x4444444444444444, shifted, bytes));
 }
