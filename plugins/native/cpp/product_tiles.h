@@ -149,9 +149,9 @@ class Tiles {
     Tiles &operator=(const Tiles &) = delete;
 };
 
-// sums [2, rows, COLUMNS] = tiles of x times a panel: the tiles of `rows` of x and of the next ones, `block` bytes
-// behind, or, where there are no next ones, of the same times this panel and the one `further` floats behind. The time
-// is that of waiting for sums unless there are four of them.
+// sums [2, rows, COLUMNS] = two products of a tile of x with a panel of w. With two BLOCKS, the rows of two tiles,
+// one after the other, meet the same panel. With two PANELS, the rows of one tile meet two panels, one after the other.
+// With one of each there is one product, which takes nearly as long: each instruction waits for sums of the one before.
 template <int BLOCKS, int PANELS>
 void multiply_tiles(const TiledRoom &room, int64_t depth, const char *x, const float *w, float *sums, Next &soon) {
     static_assert(COLUMNS == 2 * TILE_COLUMNS && BLOCKS * PANELS <= 2, "a panel is two tiles wide");

@@ -9,10 +9,7 @@ TEXTS = (1, 2, 4, 6, 8, 12, *(n << e for e in range(2, 9) for n in range(4, 8)),
 """Single tokens of a pass that reads no prompt; from 16 on four sizes for each power of two."""
 BATCHES = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Tokens of prompts of a pass that reads nothing else."""
-ONE_TEXT = (
-    *(8, *range(10, 64, 2), *range(64, 128, 4)),
-    *(*range(128, 256, 8), *range(256, 512, 16), 512),
-)
+ONE_TEXT = (*range(8, 64, 2), *range(64, 128, 4), *range(128, 256, 8), *range(256, 513, 16))
 """The same where there is one text: 2 tokens apart below 64, 4 below 128, 8 below 256, then 16."""
 MIXED = (2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Tokens of prompts of a pass that reads single tokens too."""
