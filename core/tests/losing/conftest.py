@@ -20,13 +20,26 @@ class Rig:
     """Two devices with memory of their own and a host device: a chain through all three."""
 
     def __init__(
-        self, *, on_failure: str = "replan", hang_limit: float | None = None, **options: Any
+        self,
+        *,
+        on_failure: str = "replan",
+        hang_limit: float | None = None,
+        pinned: bool = False,
+        **options: Any,
     ) -> None:
-        self.one, self.two = null_devices(2, family="gpu", seed=1, **options)
+        """With `pinned` the last stream computes in host memory of the second device."""
+        self.one, self.two = null_devices(2, family="gpu", seed=1, host_buffer=pinned, **options)
         self.cpu = NullDevice("cpu:0", device_type=tp.DeviceType.CPU, host=True)
         self.devices = [self.one, self.two, self.cpu]
         self.streams: list[Backend] = [d.open() for d in self.devices]
-        self.scheduler = tp.Scheduler(self.streams, on_failure=on_failure, hang_limit=hang_limit)
+        pool = self.two.host_buffer_type if pinned else self.cpu.buffer_type
+        assert pool is not None
+        self.scheduler = tp.Scheduler(
+            self.streams,
+            on_failure=on_failure,
+            hang_limit=hang_limit,
+            buffer_types={self.streams[2]: pool},
+        )
         self.x = tp.input("x", (4, 4), tp.F32)
 
     def weight(self, device: int, name: str = "w") -> Tensor:

@@ -129,13 +129,14 @@ def test_what_the_program_did_wrong_is_no_failure_of_a_device(rig: Any) -> None:
 FAULTS = ("alloc", "write", "read", "copy", "compute", "plan", "queue", "event", "wait")
 
 
+@pytest.mark.parametrize("pinned", [False, True])
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("what", FAULTS)
 @pytest.mark.parametrize("which", [0, 1])
 def test_run_gives_the_same_without_a_device_that_is_lost_in_it(
-    rig: Any, which: int, what: str, asynchronous: bool
+    rig: Any, which: int, what: str, asynchronous: bool, pinned: bool
 ) -> None:
-    work = rig(asynchronous=asynchronous)
+    work = rig(asynchronous=asynchronous, pinned=pinned)
     y = work.chain()
     schedule = work.scheduler.schedule(y)
     work.devices[which].lose(what)

@@ -301,6 +301,7 @@ class NullDevice(Device):
     def lose(self, what: str = "", *, at: int = 1) -> None:
         """Simulate a lost device: every call except closing raises DeviceLost; memory is garbage.
 
+        The host keeps what lies in `host_buffer_type`.
         With `what`, one of FAULTS, the device is lost at the `at`-th call of this kind.
         """
         if what:
@@ -308,7 +309,7 @@ class NullDevice(Device):
             return
         self.faults.lost = True
         for child in self.children:
-            if isinstance(child, NullBuffer):
+            if isinstance(child, NullBuffer) and child.type is not self._host_buffer_type:
                 child.spoil()
 
     def hang(self, what: str = "", *, at: int = 1, limit: float = 5.0) -> None:

@@ -15,6 +15,7 @@ from tensorplug.gguf import Progress
 from tensorplug_llm.arch import Inputs, Part, Pass
 from tensorplug_llm.arch.blocks import linear
 from tensorplug_llm.errors import PromptTooLong
+from tensorplug_llm.runner import pinned_inputs
 from tensorplug_llm.shapes import size_for
 from tensorplug_llm.step import Array, Floats, Masks
 
@@ -68,7 +69,7 @@ class Embedder(Resource):
                 f"{model.file.path.name}: has no classification head; it embeds texts but cannot "
                 "rank documents"
             )
-        self._scheduler = Scheduler(model.backends)
+        self._scheduler = Scheduler(model.backends, buffer_types=pinned_inputs(model.backends))
         super().__init__(model)
         self.model = model
         self._masks = Masks()

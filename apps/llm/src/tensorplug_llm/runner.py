@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 import tensorplug as tp
 from tensorplug import Backend, DType, Graph, Scheduler
-from tensorplug.device import Buffer, BufferType, Resource
+from tensorplug.device import Buffer, BufferType, DeviceType, Resource
 from tensorplug.errors import OptionError
 from tensorplug.running import Explanation
 from tensorplug_llm.arch import Pass
@@ -67,7 +67,12 @@ class Runner(Resource):
         self.kept = KEPT if sends else 0
         """How many of the greatest logits can be read in place of all; 0: only all."""
         parallel = self.lanes > 1
-        self.scheduler = Scheduler(model.backends, on_failure=on_failure, parallel=parallel)
+        self.scheduler = Scheduler(
+            model.backends,
+            on_failure=on_failure,
+            parallel=parallel,
+            buffer_types=pinned_inputs(model.backends),
+        )
         self.cache, self.states = tables(hp, layers, pages, kv, most)
         # The model closes what is made from it: only now is this whole.
         super().__init__(model)
@@ -227,6 +232,19 @@ def lanes_for(hp: HParams, layers: Iterable[Backend]) -> int:
     """
     stages = dict.fromkeys(layers)
     return len(stages) + 1 if len(stages) > 1 and _flies(hp, stages) else 1
+
+
+def pinned_inputs(backends: Sequence[Backend]) -> dict[Backend, BufferType]:
+    """Memory for the inputs that the first GPU copies by itself; none where no GPU has any.
+
+    The masks of a prompt are megabytes: pageable memory is copied at a tenth of the bus's speed.
+    """
+    *others, last = backends
+    for device in (backend.device for backend in others):
+        kind = device.host_buffer_type if device.type is DeviceType.GPU else None
+        if kind is not None and last.device.supports_buffer_type(kind):
+            return {last: kind}
+    return {}
 
 
 def tables(

@@ -273,28 +273,51 @@ class Step:
 
         Padding sees nothing.
         """
-        self._mask.fill(-np.inf)
+        masks = [(self._mask, self.shape.reach)]
         if self._window:
-            self._local_mask.fill(-np.inf)
-        tokens, pages, begins = [], [], []
-        for reading, first in zip(readings, firsts, strict=True):
-            count, seen = len(reading.ids), pages_of(reading.start + len(reading.ids))
-            tokens.append(np.repeat(np.arange(first, first + count), seen))
-            pages.append(np.tile(np.asarray(reading.pages[:seen], np.intp), count))
-            begins.append(np.tile(np.arange(0, seen * PAGE, PAGE, dtype=np.int32), count))
-        if not tokens:
-            return
-        at = (np.concatenate(tokens), np.concatenate(pages))
-        # For each token and page that its sequence has, how far behind the token each row is.
-        behind = (self._positions[at[0]] - np.concatenate(begins))[:, None] - _ROWS
-        self._mask[at] = np.where(behind >= 0, np.float32(0), -np.inf)
-        if self._window:
-            seen_rows = (behind >= 0) & (behind < self._window)
-            self._local_mask[at] = np.where(seen_rows, np.float32(0), -np.inf)
+            masks.append((self._local_mask, self._window))
+        for mask, window in masks:
+            mask.fill(-np.inf)
+            for reading, first in zip(readings, firsts, strict=True):
+                if len(reading.ids) == 1:
+                    _show_to_one(mask[first], reading, window)
+                else:
+                    _show_to_all(mask[first : first + len(reading.ids)], reading, window)
 
     def close(self) -> None:
         """Give the plan back."""
         self._schedule.close()
+
+
+def _show_to_one(row: Floats, reading: Reading, window: int) -> None:
+    """Let the token of a reading see itself and those before it, `window` positions in all.
+
+    `row` is its row of the mask, [pages, PAGE].
+    """
+    end = reading.start + 1
+    first = max(end - window, 0)
+    pages = reading.pages[first // PAGE : pages_of(end)]
+    row[pages] = 0
+    row[pages[0], : first % PAGE] = -np.inf
+    row[pages[-1], reading.start % PAGE + 1 :] = -np.inf
+
+
+def _show_to_all(rows: Floats, reading: Reading, window: int) -> None:
+    """The same for several tokens, whose rows of the mask are [tokens, pages, PAGE]."""
+    start, end = reading.start, reading.start + len(reading.ids)
+    pages = np.asarray(reading.pages, np.intp)
+    # Every token sees all of the pages from `whole` to `edge`; of others some tokens see a part.
+    first, last = max(start - window + 1, 0) // PAGE, pages_of(end)
+    whole, edge = pages_of(max(end - window, 0)), (start + 1) // PAGE
+    if whole < edge:
+        rows[:, pages[whole:edge]] = 0
+    else:
+        whole = edge = first
+    parts = np.r_[first:whole, edge:last].astype(np.int32)
+    positions = np.arange(start, end, dtype=np.int32)[:, None, None]
+    behind = positions - (PAGE * parts[:, None] + _ROWS)
+    seen = (behind >= 0) & (behind < window)
+    rows[:, pages[parts]] = np.where(seen, np.float32(0), np.float32(-np.inf))
 
 
 def _greatest(logits: Tensor, count: int, vocabulary: int) -> tuple[Tensor, Tensor]:

@@ -90,7 +90,8 @@ class Recovery:
             raise failure
         present = dict(zip(runs.fleet.backends, runs.fleet.arena.pools, strict=True))
         left = [b for b in present if b.device not in attempt.failed]
-        pools = [present[b] for b in left]
+        # A device that is left may compute in memory of a lost one: pinned memory of a GPU.
+        pools = [b.buffer_type if present[b].device in attempt.failed else present[b] for b in left]
         if not left:
             raise hopeless(failure, "no device is left: open one and make a new scheduler")
         if len(left) > 1 and not pools[-1].is_host:
