@@ -301,8 +301,8 @@ class NullDevice(Device):
     def lose(self, what: str = "", *, at: int = 1) -> None:
         """Simulate a lost device: every call except closing raises DeviceLost; memory is garbage.
 
-        The host keeps what lies in `host_buffer_type`.
-        With `what`, one of FAULTS, the device is lost at the `at`-th call of this kind.
+        The host keeps what lies in `host_buffer_type`. With `what`, one of FAULTS, the device is
+        lost at the `at`-th call of this kind.
         """
         if what:
             self.faults.plan(what, at, self._vanish)

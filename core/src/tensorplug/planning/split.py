@@ -108,12 +108,17 @@ def split(
             versions[root] = versions.get(root, 0) + 1
             draft.after |= copying.pop(root, set()) - {stream}
     users = Counter(target for draft in drafts for target in set(draft.local.values()))
+    # Inputs are copied in the order in which they lie, so that one transfer may take several.
+    inputs = {tensor: i for i, tensor in enumerate(graph.inputs)}
     return tuple(
         Split(
             i,
             d.stream,
             _ordered(d, order),
-            tuple(replace(c, shared=True) if users[c.target] > 1 else c for c in d.copies),
+            tuple(
+                replace(c, shared=True) if users[c.target] > 1 else c
+                for c in sorted(d.copies, key=lambda c: inputs.get(c.source, -1))
+            ),
             d.local,
             frozenset(d.after),
         )

@@ -4,15 +4,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tensorplug.device.buffer import Buffer, BufferType, BufferUsage
 from tensorplug.device.part import Part
-from tensorplug.device.placing import allocate
+from tensorplug.device.placing import align, allocate
 from tensorplug.device.plan import Plan
 from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.tensor import Array, Place, Tensor
 from tensorplug.planning.planned import PlannedGraph, private_by_pool
+from tensorplug.planning.program import Copy, Program, Step
 from tensorplug.planning.split import Split
 from tensorplug.running.arena import Arena
 
@@ -48,6 +50,8 @@ class Batch:
     """For each input the run from which its value here is."""
     staging: dict[Tensor, Array] = field(default_factory=dict)
     """Host memory through which copies go from device to device."""
+    joined: Mapping[Copy, int] = field(default_factory=dict)
+    """The bytes of copies that are made with those before or behind them: see `joined_copies`."""
     generations: tuple[int, int] = (-1, -1)
     """Those of the compute memory and of the memory of the lane, to which plans are bound."""
 
@@ -102,6 +106,49 @@ def unallocated(planned: PlannedGraph, pools: Sequence[BufferType]) -> Iterator[
 def copied_to(split: Split, bindings: Bindings) -> dict[Tensor, Place]:
     """Where the copies lie that a split reads in the place of tensors of other devices."""
     return {source: bindings.where(copy) for source, copy in split.local.items()}
+
+
+def joined_copies(program: Program, batch: Batch) -> dict[Copy, int]:
+    """Copies that one transfer makes, because they follow each other here and there alike.
+
+    The first takes the bytes of all of them, with the gaps between aligned tensors, the others 0.
+    A transfer costs the host as much as a small copy does, and inputs are small and several.
+    """
+    sizes: dict[Copy, int] = {}
+    first: Copy | None = None
+    for before, step in pairwise(program):
+        if not _follows(before, step, batch):
+            first = None
+            continue
+        assert isinstance(before, Copy)
+        assert isinstance(step, Copy)
+        first = first or before
+        begin, end = (batch.bindings.where(tensor).offset for tensor in (first.source, step.source))
+        sizes[first], sizes[step] = end - begin + step.source.nbytes, 0
+    return sizes
+
+
+def _follows(before: Step, step: Step, batch: Batch) -> bool:
+    """Whether a step continues the copy before it, in the memory of both streams."""
+    if not (isinstance(before, Copy) and isinstance(step, Copy)):
+        return False
+    if (before.sender, before.stream) != (step.sender, step.stream):
+        return False
+    if before.expert_user is not None or step.expert_user is not None:
+        return False
+    # What lies in compute memory of the sender is lent.
+    if (before.source.root in batch.places) != (step.source.root in batch.places):
+        return False
+    where = batch.bindings.where
+    return all(
+        a.buffer is b.buffer
+        and a.buffer.type.standard_layout
+        and b.offset == align(a.offset + before.source.nbytes, a.buffer.type.alignment)
+        for a, b in (
+            (where(before.source), where(step.source)),
+            (where(before.target), where(step.target)),
+        )
+    )
 
 
 def reserve(planned: PlannedGraph, arena: Arena, lanes: Sequence[Lane]) -> None:

@@ -232,6 +232,9 @@ def _wait(step: Wait, fleet: "Fleet", context: RunContext) -> None:
 
 def _copy(step: Copy, fleet: "Fleet", context: RunContext) -> None:
     batch = context.batch
+    size = batch.joined.get(step, step.source.nbytes)
+    if not size:
+        return  # a copy before took its bytes
     sender, stream = fleet.backends[step.sender], fleet.backends[step.stream]
     start, end = batch.bindings.where(step.source), batch.bindings.where(step.target)
     if not (start.buffer.type.standard_layout and end.buffer.type.standard_layout):
@@ -248,7 +251,7 @@ def _copy(step: Copy, fleet: "Fleet", context: RunContext) -> None:
         )
     else:
         staging = partial(_staging, context, step.target)
-        reader = queue_copy(sender, stream, start, end, step.source.nbytes, staging)
+        reader = queue_copy(sender, stream, start, end, size, staging)
     if reader is not None:
         context.copiers.add(reader)
         if step.source.root not in batch.places:
@@ -258,7 +261,7 @@ def _copy(step: Copy, fleet: "Fleet", context: RunContext) -> None:
 def _staging(context: RunContext, target: Tensor, size: int) -> Array:
     """Host memory of a batch for a copy to `target`; free again when the batch is complete."""
     staging = context.batch.staging
-    if target not in staging:
+    if target not in staging or staging[target].size != size:
         staging[target] = np.empty(size, np.uint8)
     return staging[target]
 

@@ -32,7 +32,7 @@ from tensorplug.planning.program import (
 )
 from tensorplug.planning.split import Split
 from tensorplug.running.arena import Arena
-from tensorplug.running.batch import Batch, batch_memory, copied_to
+from tensorplug.running.batch import Batch, batch_memory, copied_to, joined_copies
 from tensorplug.running.failure import Attempt
 from tensorplug.running.ids import check_constants, check_given, given_ids
 from tensorplug.running.lost import MemoryLost
@@ -238,6 +238,9 @@ class Schedule(Resource):
         ):
             runs.wait(attempt)
         context.batch = self.take_batch(attempt)
+        if attempt.start is not None:
+            # The rest of a program may lack the first of joined copies.
+            context.batch = replace(context.batch, joined={})
         fleet.loose = not attempt.in_flight
         program, calls = self._program(attempt), fleet.calls
         if observer is not None:
@@ -360,6 +363,9 @@ class Schedule(Resource):
         batch.places = {**batch.own, **self._placed(self.planned.lane, batch.lane.arena)}
         moved = self.runs.lost.moved
         batch.bindings = Bindings({**moved, **slots, **batch.places})
+        # The sanitizer looks at each tensor.
+        alone = self.runs.sanitizer is not None
+        batch.joined = {} if alone else joined_copies(self.program, batch)
         batch.locals = [
             batch.bindings.with_places(copied_to(split, batch.bindings)) for split in self.splits
         ]

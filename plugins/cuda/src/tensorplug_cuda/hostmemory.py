@@ -37,6 +37,8 @@ class PinnedBufferType(BufferType):
     def __init__(self, device: "CudaDevice") -> None:
         super().__init__(device)
         self.name = f"{device.name}_host"
+        # Tensors lie as far apart here as on the GPU, so that one transfer takes several.
+        self.alignment = device.buffer_type.alignment
 
     def _alloc(self, size: int, usage: BufferUsage) -> Buffer:
         with driver_errors(f"{self.name}: {size} bytes"), self.device.current():
