@@ -74,7 +74,7 @@ LIMITS = Limits(
         "decoded": 72,  # of tq1_0
         "expert_tiles": 72,  # for sm_70
         "matvec": 160,
-        "mma_attend": 176,  # over q8_0, and with a cap; else 168, of which three groups fit
+        "mma_attend": 240,  # heads of 256; one group of 256 items fits, and nothing is spilled
         "mma_experts": 128,
         "mma_product": 128,
         "product_tile": 160,  # of tensorplug-simt, for sm_70
@@ -247,6 +247,15 @@ ATTENTION = [
                 Arg((200, 90), tp.F16, data=CAUSAL),
                 scale=1e-9,
             ),
+            *[
+                attention(
+                    Arg((72, 70, 8)),
+                    Arg((72, length, 4), tp.F16),
+                    Arg((72, length, 4), tp.F16),
+                    Arg((length, 70), data=CAUSAL),
+                )
+                for length in (256, 270)
+            ],
             attention(
                 Arg((64, 40)),
                 Arg((64, 600), tp.F16),
