@@ -32,7 +32,7 @@ MATRIX = 16
 TILES = ((64, 64, 1), (128, 32, 1), (WIDE_HEAD, 16, 2))
 """For heads up to a size, positions at a time that fit memory, and warps that share rows."""
 WARPS, MORE_WARPS = 4, 8
-"""Of a group for tensor cores; more where there are enough of these groups, which read keys less often."""
+"""Of a group for tensor cores; more, which read keys less often, where that leaves no unit idle."""
 FEW_ROWS = 32
 """Rows that are worth a smaller group."""
 
