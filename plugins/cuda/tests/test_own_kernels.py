@@ -276,10 +276,11 @@ OTHER_ATTENTION = [
     attention(_Q, Arg(_KV), Arg(_KV), _MASK),
     attention(_Q, Arg(_KV, tp.BF16), Arg(_KV, tp.F16), _MASK),
     attention(_Q, Arg(_KV, tp.F16), Arg(_KV, tp.F16), Arg((70, 9), layout="transposed", data=MASK)),
+    attention(Arg((64, 9, 6, 2), layout="transposed"), Arg(_KV, tp.F16), Arg(_KV, tp.F16), _MASK),
     attention(Arg((64, 3, 6)), Arg((64, 70, 3), tp.F16), Arg((64, 70, 3), tp.F16)),
     attention(Arg((320, 20)), Arg((320, 70), tp.F16), Arg((320, 70), tp.F16)),
 ]
-"""Types finer or wider than f16 or mixed, masks with gaps, few rows, heads that do not fit."""
+"""Types finer than f16 or mixed, masks or queries with gaps, few rows, heads that do not fit."""
 BY_CORES = {
     "products": (MANY_COLUMNS, {"mma_product", "copied_flat", "decoded", "product_tile"}),
     "experts": (EXPERTS, {"sorted_by_expert", "mma_experts", "expert_tiles"}),
