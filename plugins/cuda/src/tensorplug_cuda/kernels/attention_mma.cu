@@ -21,7 +21,7 @@ DEVICE float added(float slope, float mask) {
 
 // Fill `kept` with AT_ONCE positions of `rows` from `from` on, zeros from `stop` and `size` on: with copies of quads as
 // they are, for which there are COPIES before and COPIED after, or with quads made of single elements. These are loops
-// of their own, as the compiler makes one sequence of both ways otherwise.
+// of their own, so that the first is unrolled and asks nothing.
 #define QUADS_OF(size) (UP_TO_16(size) / 8)
 #define COPY_TILE(name, rows, kept, from, size) \
   UNROLLED for (uint first_ = 0; first_ < AT_ONCE * QUADS_OF(size); first_ += 32 * WARPS) { \
