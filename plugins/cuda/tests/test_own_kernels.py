@@ -74,7 +74,7 @@ LIMITS = Limits(
         "decoded": 72,  # of tq1_0
         "expert_tiles": 72,  # for sm_70
         "matvec": 160,
-        "mma_attend": 176,  # over q8_0, and with a cap; else 168, of which three groups fit
+        "mma_attend": 240,  # heads of 256; one group of 256 items fits, and nothing is spilled
         "mma_experts": 128,
         "mma_product": 128,
         "product_tile": 160,  # of tensorplug-simt, for sm_70
@@ -247,6 +247,15 @@ ATTENTION = [
                 Arg((200, 90), tp.F16, data=CAUSAL),
                 scale=1e-9,
             ),
+            *[
+                attention(
+                    Arg((72, 70, 8)),
+                    Arg((72, length, 4), tp.F16),
+                    Arg((72, length, 4), tp.F16),
+                    Arg((length, 70), data=CAUSAL),
+                )
+                for length in (256, 270)
+            ],
             attention(
                 Arg((64, 40)),
                 Arg((64, 600), tp.F16),
@@ -267,10 +276,11 @@ OTHER_ATTENTION = [
     attention(_Q, Arg(_KV), Arg(_KV), _MASK),
     attention(_Q, Arg(_KV, tp.BF16), Arg(_KV, tp.F16), _MASK),
     attention(_Q, Arg(_KV, tp.F16), Arg(_KV, tp.F16), Arg((70, 9), layout="transposed", data=MASK)),
+    attention(Arg((64, 9, 6, 2), layout="transposed"), Arg(_KV, tp.F16), Arg(_KV, tp.F16), _MASK),
     attention(Arg((64, 3, 6)), Arg((64, 70, 3), tp.F16), Arg((64, 70, 3), tp.F16)),
     attention(Arg((320, 20)), Arg((320, 70), tp.F16), Arg((320, 70), tp.F16)),
 ]
-"""Types finer or wider than f16 or mixed, masks with gaps, few rows, heads that do not fit."""
+"""Types finer than f16 or mixed, masks or queries with gaps, few rows, heads that do not fit."""
 BY_CORES = {
     "products": (MANY_COLUMNS, {"mma_product", "copied_flat", "decoded", "product_tile"}),
     "experts": (EXPERTS, {"sorted_by_expert", "mma_experts", "expert_tiles"}),

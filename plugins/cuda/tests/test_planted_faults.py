@@ -28,11 +28,24 @@ def _last(_rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return np.broadcast_to(np.where(hidden, -np.inf, 0.0), shape)
 
 
+def _far(_rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Positions far apart, which are told about by different words, and zeros between others."""
+    at = np.arange(shape[-1])
+    hidden = (at >= 24) & (at < 530)
+    return np.broadcast_to(np.where(hidden, -np.inf, np.where(at == 17, 1.0, 0.0)), shape)
+
+
 _KV = Arg((88, 70), tp.F16, data=uniform(-3, 3))
 _MASKED = attention(Arg((88, 20, 3)), _KV, _KV, Arg((70, 20), tp.F16, data=Data("last", _last)))
 _OPEN = attention(Arg((33, 20), data=uniform(-1e6, 1e6)), *[Arg((33, 70), tp.F16)] * 2, scale=1e-6)
+_FAR = attention(
+    Arg((16, 16, 2)),
+    Arg((16, 548, 2), tp.F16),
+    Arg((136, 548, 2), tp.F16),
+    Arg((548, 16), data=Data("far", _far)),
+)
 CASES = {
-    "attention": [replace(case, limit=1e-6, rounded=0) for case in (_MASKED, _OPEN)],
+    "attention": [replace(case, limit=1e-6, rounded=0) for case in (_MASKED, _OPEN, _FAR)],
     "product": [product(Arg((64, 70), tp.F16), Arg((64, 20)))],
     "experts": [
         product_of_experts(
@@ -42,15 +55,21 @@ CASES = {
 }
 FAULTS = [
     ("attention", "    COPIED;\n    LOCAL_BARRIER;", "    LOCAL_BARRIER;"),
-    ("attention", "    COPIED;\n    while", "    while"),
+    ("attention", "FETCH(after, turn ^ 1)", "FETCH(after, turn)"),
     ("attention", "    COPIED;\n    LOCAL_BARRIER;", "    COPIED;"),
-    ("attention", "while (!__syncthreads_or(VISIBLE(first)))", "while (!VISIBLE(first))"),
+    ("attention", "some |= found[0][i];", "some |= found[0][0];"),
+    ("attention", "    LOCAL_BARRIER;\n    some = adds = 0;", "    some = adds = 0;"),
+    ("attention", "all_plain &= ~adds;", ""),
+    ("attention", "FIRST_BITS(length / AT_ONCE)", "seen"),
+    ("attention", "quads * PER + lane", "(quads * PER + 32) / 32 * 32 + lane"),
+    ("attention", "span += SPAN;", "span = stop;"),
+    ("attention", "shrink[0] != 1.0f || ", ""),
     ("attention", "most = fmax(most, __shfl_xor_sync(WHOLE_WARP, most, 2));", ""),
     ("attention", "sum += __shfl_xor_sync(WHOLE_WARP, sum, 2);", ""),
-    ("attention", "at < stop ? score", "1 ? score"),
+    ("attention", "at < stop ? sum", "1 ? sum"),
     ("attention", "if (d < DV)", ""),
     ("attention", "fitting = BITS_FLOAT((uint)(254 - bounded) << 23);", ""),
-    ("attention", "i < ROWS + alike - 1", "i < 32"),
+    ("attention", "TOKEN(ROWS - 1) - TOKEN(0) + 1", "TOKEN(ROWS - 1) - TOKEN(0)"),
     ("attention", "ITEM_X % 8 + ITEM_X % 32 / 16 * 8", "ITEM_X % 16"),
     ("attention", "lane % 4 * 2 + 1)", "lane % 4 * 2)"),
     ("product", "COPIED; \\\n    LOCAL_BARRIER;", "LOCAL_BARRIER;"),

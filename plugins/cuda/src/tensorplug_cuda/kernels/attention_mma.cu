@@ -1,5 +1,5 @@
 // Attention of many rows by tensor cores. A warp has 16 rows, whose scores and powers stay in its
-// registers; SIDES warps have the same rows, and each a part of the values.
+// registers; SIDES of the WARPS have the same rows, and each a part of the values.
 
 //: mma_attend
 // slope * mask, never less than LOWEST where the mask is finite: a row whose mask is the lowest number
@@ -9,155 +9,225 @@ DEVICE float added(float slope, float mask) {
   return value < LOWEST && mask >= LOWEST ? LOWEST : value;
 }
 
-#define SIDES (64 / ROWS)
+#define SIDES (16 * WARPS / ROWS)
 #define WK UP_TO_16(DK)
 #define WV UP_TO_16(DV)
 // Matrices of 16 values that a warp has.
 #define MINE ((WV / 16 + SIDES - 1) / SIDES)
 #define LOG2_E 1.44269504f
-#define SCOREWISE(n) UNROLLED for (int n = 0; n < AT_ONCE / 8; n++)
+#define ROWWISE(r) UNROLLED for (int r = 0; r < 2; r++)
+#define SCOREWISE(n, i) UNROLLED for (int n = 0; n < AT_ONCE / 8; n++) UNROLLED for (int i = 0; i < 4; i++)
 #define VALUEWISE(c) UNROLLED for (int c = 0; c < MINE; c++) if (SIDES == 1 || side * MINE + c < WV / 16)
 
-// Fills `kept` with AT_ONCE positions from `from` on: quads as they are or made of single elements, zeros from `stop`
-// and `size` on. Reads kv_head and kv_batch; COPY_QUAD needs COPIES before and COPIED after it.
-#define KEEP(name, ELEMENT, kept, from, size, quads) \
-  for (uint i = ITEM_X; i < AT_ONCE * (UP_TO_16(size) / 8); i += 128) { \
-    const uint at = from + i / (UP_TO_16(size) / 8), e = i % (UP_TO_16(size) / 8) * 8; \
-    uint4* to = &kept[i / (UP_TO_16(size) / 8)][e / 8]; \
-    if (at >= stop) { \
-      *to = make_uint4(0, 0, 0, 0); \
-      continue; \
-    } \
-    const uchar* row = ROW(name, (int)at, kv_head, kv_batch); \
-    if (quads && e + 8 <= size) COPY_QUAD(to, row + 2 * e); \
-    else *to = EIGHT_OF(ELEMENT, row, e, size); \
+// Fill `kept` with AT_ONCE positions of `rows` from `from` on, zeros from `stop` and `size` on: with copies of quads as
+// they are, for which there are COPIES before and COPIED after, or with quads made of single elements. These are loops
+// of their own, so that the first is unrolled and asks nothing.
+#define QUADS_OF(size) (UP_TO_16(size) / 8)
+#define COPY_TILE(name, rows, kept, from, size) \
+  UNROLLED for (uint first_ = 0; first_ < AT_ONCE * QUADS_OF(size); first_ += 32 * WARPS) { \
+    const uint i = first_ + ITEM_X, e = i % QUADS_OF(size) * 8; \
+    const int at = from + (int)(i / QUADS_OF(size)), there = at < stop && e < size; \
+    const uchar* quad = rows + min(at, stop - 1) * p.name.nb[1] + (e < size ? 2 * e : 0); \
+    if (AT_ONCE * QUADS_OF(size) % (32 * WARPS) == 0 || i < AT_ONCE * QUADS_OF(size)) \
+      COPY_QUAD_OR_ZERO(there, &kept[i / QUADS_OF(size)][e / 8], quad); \
   }
+#define MAKE_TILE(name, ELEMENT, rows, kept, from, size) \
+  for (uint i = ITEM_X; i < AT_ONCE * QUADS_OF(size); i += 32 * WARPS) { \
+    const int at = from + (int)(i / QUADS_OF(size)), e = i % QUADS_OF(size) * 8; \
+    const uchar* row = rows + at * p.name.nb[1]; \
+    kept[i / QUADS_OF(size)][e / 8] = at < stop ? EIGHT_OF(ELEMENT, row, e, size) : make_uint4(0, 0, 0, 0); \
+  }
+#define FETCH(from, turn) \
+  if (k_quads) { COPY_TILE(k, keys, ks[turn], from, DK) } else { MAKE_TILE(k, K_ELEMENT, keys, ks[turn], from, DK) } \
+  if (v_quads) { COPY_TILE(v, values, vs[turn], from, DV) } else { MAKE_TILE(v, V_ELEMENT, values, vs[turn], from, DV) }
+
+// A span is 32 tiles, about which two words tell.
+#define SPAN (32 * AT_ONCE)
+#define FIRST_BITS(count) ((uint)(((ulong)1 << (count)) - 1))
+
+#ifdef mask_bytes
+// Quads of a row of a mask: their elements, how many of them an item loads at once, their words that hide positions.
+#define PER (16 / mask_bytes)
+#define LOADS (AT_ONCE / PER < 8 ? AT_ONCE / PER : 8)
+#if defined(mask_is_f32)
+#define HIDDEN 0xff800000u
+#elif defined(mask_is_f16)
+#define HIDDEN 0xfc00fc00u
+#else
+#define HIDDEN 0xff80ff80u
+#endif
+#define SEEN_IN(quad) ((((quad).x ^ HIDDEN) | ((quad).y ^ HIDDEN) | ((quad).z ^ HIDDEN) | ((quad).w ^ HIDDEN)) != 0)
+#define ADDS(quad) (((quad).x | (quad).y | (quad).z | (quad).w) != 0)
+#endif
 
 KERNEL_HEAD {
-  __shared__ uint4 ks[AT_ONCE][PITCH(WK)];
-  __shared__ uint4 vs[AT_ONCE][PITCH(WV)];
-  __shared__ float units[ROWS];
-#if ROWS > AT_ONCE
-  __shared__ uint4 qs[ROWS][PITCH(WK)];
-#define QUERIES(e) four_matrices(a, ROW_OF_A(qs, own, (e) / 8));
-#else
-  // Queries pass through the memory of keys into registers.
-#define qs ks
-#define QUERIES(e) UNROLLED for (int i = 0; i < 4; i++) a[i] = q[(e) / 16][i];
-#endif
+  // Two tiles of keys and of values: one is fetched while the other one is multiplied.
+  __shared__ uint4 ks[2][AT_ONCE][PITCH(WK)];
+  __shared__ uint4 vs[2][AT_ONCE][PITCH(WV)];
   COPIES  // declares what COPY_QUAD and COPIED use
   GROUP_WORK  // declares batch, kv_head, kv_batch, group, tile, split, rows, start, stop
   const int warp = ITEM_X / 32, lane = ITEM_X % 32;
   const int side = warp % SIDES, own = warp / SIDES * 16, high = lane / 4, low = lane % 4;
-  const int k_quads = HAS_QUADS(k), v_quads = HAS_QUADS(v);
-  // Queries are multiplied by a power of two with which they fit a half, whatever they are.
-  for (int i = warp; i < ROWS; i += 4) {
-    const uchar* from = ROW(q, TOKEN(i), HEAD(i), batch);
-#define Q_ELEMENT(row, e) (load_q((row) + (long)(e) * p.q.nb[0]) * fitting)
+  const uchar* keys = ROW(k, 0, kv_head, kv_batch);
+  const uchar* values = ROW(v, 0, kv_head, kv_batch);
+  const int k_quads = DK % 8 == 0 && HAS_QUADS(k), v_quads = DV % 8 == 0 && HAS_QUADS(v);
+
+  // Bits of the tiles of the span: those that a row sees and that are still to come, and those that are plain: whole,
+  // and masks add nothing to any score. The masks of a span are read together, as nothing waits for single ones then.
+  uint seen = 0, all_plain = 0;
+  int span = start - SPAN;
+#ifdef mask_bytes
+  __shared__ uint found[2][WARPS];
+  // Rows of masks: one for each token, or one for each row where heads have masks of their own.
+  const int of_tokens = p.mask.ne[2] == 1, masks = of_tokens ? TOKEN(ROWS - 1) - TOKEN(0) + 1 : ROWS;
+  const int mask_quads = IN_ORDER(mask, mask_bytes);
+#endif
+  const auto look = [&] {
+    const int length = min(SPAN, stop - span);
+    seen = FIRST_BITS((length + AT_ONCE - 1) / AT_ONCE);
+    all_plain = FIRST_BITS(length / AT_ONCE);
+#ifdef mask_bytes
+    uint some = 0, adds = 0;
+    for (int i = warp; i < masks; i += WARPS) {
+      const uchar* row = of_tokens ? ROW(mask, TOKEN(0) + i, 0, batch % p.mask.ne[3]) : MASK_ROW(i);
+      row += (long)span * mask_bytes;
+      const int quads = mask_quads ? length / PER : 0;
+      for (int j = 0; j < quads; j += 32 * LOADS) {
+        // Items without a quad have the last one.
+#define QUAD(u) min(j + 32 * u + lane, quads - 1)
+        uint4 quad[LOADS];
+        UNROLLED for (int u = 0; u < LOADS; u++) quad[u] = ((const uint4*)row)[QUAD(u)];
+        UNROLLED for (int u = 0; u < LOADS; u++) {
+          some |= (uint)SEEN_IN(quad[u]) << QUAD(u) * PER / AT_ONCE;
+          adds |= (uint)ADDS(quad[u]) << QUAD(u) * PER / AT_ONCE;
+        }
+      }
+      for (int j = quads * PER + lane; j < length; j += 32) {
+        const float mask = load_mask(row + j * mask_bytes);
+        some |= (uint)(mask != MINUS_INFINITY) << j / AT_ONCE;
+        adds |= (uint)(mask != 0.0f) << j / AT_ONCE;
+      }
+    }
+    for (int other = 16; other > 0; other >>= 1) {
+      some |= WARP_OTHER(some, other);
+      adds |= WARP_OTHER(adds, other);
+    }
+    LOCAL_BARRIER;
+    if (lane == 0) {
+      found[0][warp] = some;
+      found[1][warp] = adds;
+    }
+    LOCAL_BARRIER;
+    some = adds = 0;
+    UNROLLED for (int i = 0; i < WARPS; i++) {
+      some |= found[0][i];
+      adds |= found[1][i];
+    }
+    seen &= some;
+    all_plain &= ~adds;
+#endif
+  };
+  // Where the next tile that a row sees begins, `stop` after the last, and whether it is plain. For all items together.
+  const auto next = [&](int& plain) {
+    while (seen == 0) {
+      span += SPAN;
+      if (span >= stop) return stop;
+      look();
+    }
+    const int i = BITS_SET((seen & -seen) - 1);
+    seen &= seen - 1;
+    plain = all_plain >> i & 1;
+    return span + i * AT_ONCE;
+  };
+
+  // The first keys and values are fetched while queries are loaded.
+  int plain = 0, first = next(plain);
+  if (first < stop) { FETCH(first, 0) }
+  // Queries of the two rows of this lane, multiplied by a power of two with which they fit a half, whatever they are.
+  uint q[WK / 16][4];
+  float unit[2];
+  ROWWISE(r) {
+    const uchar* row = ROW(q, TOKEN(own + high + 8 * r), HEAD(own + high + 8 * r), batch);
+#define Q_ELEMENT(row, e) (load_q((row) + (e) * q_bytes) * fitting)
     // The exponent of the largest one of the row, within those whose power has a normal inverse.
     float most = 0.0f, fitting = 1.0f;
-    for (int e = lane; e < DK; e += 32) most = larger(most, fabs(Q_ELEMENT(from, e)));
-    const int exponent = FLOAT_BITS(warp_max(most)) >> 23 & 255u, bounded = min(max(exponent, 1), 253);
+    UNROLLED for (int e = 2 * low; e < WK; e += 8)
+      UNROLLED for (int i = 0; i < 2; i++) most = larger(most, fabs(ONE_OF(Q_ELEMENT, row, e + i, DK)));
+    most = larger(most, __shfl_xor_sync(WHOLE_WARP, most, 1));
+    most = larger(most, __shfl_xor_sync(WHOLE_WARP, most, 2));
+    const int exponent = FLOAT_BITS(most) >> 23 & 255u, bounded = min(max(exponent, 1), 253);
     fitting = BITS_FLOAT((uint)(254 - bounded) << 23);
-    // `units` has the power that takes the multiplication back.
-    if (lane == 0) units[i] = BITS_FLOAT((uint)bounded << 23);
-    for (int e = 2 * lane; e < WK; e += 64) ((uint*)qs[i])[e / 2] = TWO_OF(Q_ELEMENT, from, e, DK);
+    UNROLLED for (int e = 0; e < WK / 8; e++) q[e / 2][e % 2 * 2 + r] = TWO_OF(Q_ELEMENT, row, 8 * e + 2 * low, DK);
+    // The power that takes the multiplication back.
+    unit[r] = BITS_FLOAT((uint)bounded << 23) * p.scale;
   }
-  LOCAL_BARRIER;
-#if ROWS <= AT_ONCE
-  // Queries go to registers before keys take their memory.
-  uint q[WK / 16][4];
-  UNROLLED for (int e = 0; e < WK; e += 16) four_matrices(q[e / 16], ROW_OF_A(qs, own, e / 8));
+  // Scores are multiplied by LOG2_E, so that their powers are powers of two.
+#ifdef SOFTCAP
+#define SCORE(product, r) (p.softcap * LOG2_E * tanh((product) * unit[r]))
+#else
+  ROWWISE(r) unit[r] *= LOG2_E;
+#define SCORE(product, r) ((product) * unit[r])
 #endif
-  // The results so far of the two rows of this lane: values, largest scores, sums of powers.
-  float y[2 * MINE][4], top[2], total[2], unit[2];
-  UNROLLED for (int r = 0; r < 2; r++) {
+  // The results so far of the two rows: values, largest scores, sums of powers.
+  float y[2 * MINE][4], top[2], total[2];
+  ROWWISE(r) {
     top[r] = LOWEST;
     total[r] = 0.0f;
-    unit[r] = units[own + high + 8 * r] * p.scale;
   }
   UNROLLED for (int c = 0; c < 2 * MINE; c++)
     UNROLLED for (int i = 0; i < 4; i++) y[c][i] = 0.0f;
 #ifdef mask_bytes
   const float slope[2] = {SLOPE(own + high) * LOG2_E, SLOPE(own + high + 8) * LOG2_E};
   const uchar* mask[2] = {MASK_ROW(own + high), MASK_ROW(own + high + 8)};
-  // Rows that follow each other with one mask; the last one may be of a token that they do not reach.
-  const int alike = p.mask.ne[2] == 1 ? group : 1;
-  const auto visible = [&](int from) {
-    int seen = 0;
-    for (int i = warp * alike; i < ROWS + alike - 1; i += 4 * alike) {
-      const uchar* row = MASK_ROW(i < ROWS ? i : ROWS - 1);
-      for (int at = from + lane; at < from + AT_ONCE && at < stop; at += 32)
-        seen |= load_mask(row + (long)at * mask_bytes) != MINUS_INFINITY;
-      if (__any_sync(WHOLE_WARP, seen)) break;
-    }
-    return seen;
-  };
-#define VISIBLE(from) ((from) >= stop || visible(from))
-#define EXPECT_MASK(at) \
-  if (low == 0 && (at) < stop) \
-    UNROLLED for (int r = 0; r < 2; r++) EXPECT(mask[r] + (long)(at) * mask_bytes)
 #define ADDED_TO(r, at) added(slope[r], load_mask(mask[r] + (long)(at) * mask_bytes))
 #else
-#define VISIBLE(from) 1
-#define EXPECT_MASK(at)
 #define ADDED_TO(r, at) 0.0f
 #endif
-  // Tiles that no row sees are left out. Keys of the first tile are fetched before the loop, those of the
-  // next tile while values are multiplied.
-  int first = start;
-  while (!__syncthreads_or(VISIBLE(first))) first += AT_ONCE;
-  if (first < stop) KEEP(k, K_ELEMENT, ks, first, DK, k_quads)
-  while (first < stop) {
-    // Keys are there; values are fetched while scores are computed.
+  for (int turn = 0; first < stop; turn ^= 1) {
+    // All items are done with the tile before; the next one takes its memory.
+    int next_plain = 0;
+    const int after = next(next_plain);
     COPIED;
     LOCAL_BARRIER;
-    KEEP(v, V_ELEMENT, vs, first, DV, v_quads)
-    EXPECT_MASK(first + AT_ONCE);
-    // Scores: products of queries and keys.
+    if (after < stop) { FETCH(after, turn ^ 1) }
+    // Products of queries and keys.
     float scores[AT_ONCE / 8][4];
-    SCOREWISE(n) UNROLLED for (int i = 0; i < 4; i++) scores[n][i] = 0.0f;
-    UNROLLED for (int e = 0; e < WK; e += 16) {
-      uint a[4];
-      QUERIES(e)
+    SCOREWISE(n, i) scores[n][i] = 0.0f;
+    UNROLLED for (int e = 0; e < WK / 16; e++) {
       UNROLLED for (int n = 0; n < AT_ONCE / 8; n += 2) {
         uint b[4];
-        four_matrices(b, ROW_OF_COLUMNS(ks, 8 * n, e / 8));
-        multiply(scores[n], a, b);
-        multiply(scores[n + 1], a, b + 2);
+        four_matrices(b, ROW_OF_COLUMNS(ks[turn], 8 * n, 2 * e));
+        multiply(scores[n], q[e], b);
+        multiply(scores[n + 1], q[e], b + 2);
       }
     }
-    // Scores are multiplied by LOG2_E, so that their powers are powers of two.
-    SCOREWISE(n) UNROLLED for (int i = 0; i < 4; i++) {
-      const int at = first + 8 * n + 2 * low + i % 2, r = i / 2;
-      float score = scores[n][i] * unit[r];
-#ifdef SOFTCAP
-      score = p.softcap * tanh(score);
-#endif
-      scores[n][i] = at < stop ? score * LOG2_E + ADDED_TO(r, at) : MINUS_INFINITY;
+    SCOREWISE(n, i) scores[n][i] = SCORE(scores[n][i], i / 2);
+    if (!plain) SCOREWISE(n, i) {
+      // All loads are of positions that there are, so that none waits for a comparison.
+      const int at = first + 8 * n + 2 * low + i % 2;
+      const float sum = scores[n][i] + ADDED_TO(i / 2, min(at, stop - 1));
+      scores[n][i] = at < stop ? sum : MINUS_INFINITY;
     }
-    // The running maximum and sum; results shrink where the maximum has grown.
-    UNROLLED for (int r = 0; r < 2; r++) {
+    // The running maximum and sum.
+    float shrink[2];
+    ROWWISE(r) {
       // A maximum without NaN will do: the sum has it.
       float most = top[r], sum = 0.0f;
-      SCOREWISE(n) most = fmax(most, fmax(scores[n][2 * r], scores[n][2 * r + 1]));
+      SCOREWISE(n, i) if (i / 2 == r) most = fmax(most, scores[n][i]);
       most = fmax(most, __shfl_xor_sync(WHOLE_WARP, most, 1));
       most = fmax(most, __shfl_xor_sync(WHOLE_WARP, most, 2));
-      const float shrink = exp2(top[r] - most);
+      shrink[r] = power_of_two(top[r] - most);
       top[r] = most;
-      SCOREWISE(n) UNROLLED for (int i = 2 * r; i < 2 * r + 2; i++) {
-        scores[n][i] = exp2(scores[n][i] - most);
+      SCOREWISE(n, i) if (i / 2 == r) {
+        scores[n][i] = power_of_two(scores[n][i] - most);
         sum += scores[n][i];
       }
-      total[r] = total[r] * shrink + sum;
-      UNROLLED for (int c = 0; c < 2 * MINE; c++)
-        UNROLLED for (int i = 2 * r; i < 2 * r + 2; i++) y[c][i] *= shrink;
+      total[r] = total[r] * shrink[r] + sum;
     }
-    // Values are there; the next keys are fetched.
-    first += AT_ONCE;
-    COPIED;
-    while (!__syncthreads_or(VISIBLE(first))) first += AT_ONCE;
-    if (first < stop) KEEP(k, K_ELEMENT, ks, first, DK, k_quads)
+    // Results shrink where a maximum has grown, which is seldom after the first tiles.
+    if (__any_sync(WHOLE_WARP, shrink[0] != 1.0f || shrink[1] != 1.0f))
+      UNROLLED for (int c = 0; c < 2 * MINE; c++)
+        UNROLLED for (int i = 0; i < 4; i++) y[c][i] *= shrink[i / 2];
     // Powers times values.
     UNROLLED for (int k = 0; k < AT_ONCE / 16; k++) {
       uint a[4];
@@ -165,13 +235,15 @@ KERNEL_HEAD {
         a[i] = pair(scores[2 * k + i / 2][i % 2 * 2], scores[2 * k + i / 2][i % 2 * 2 + 1]);
       VALUEWISE(c) {
         uint b[4];
-        four_transposed(b, ROW_OF_B(vs, 16 * k, 2 * (side * MINE + c)));
+        four_transposed(b, ROW_OF_B(vs[turn], 16 * k, 2 * (side * MINE + c)));
         multiply(y[2 * c], a, b);
         multiply(y[2 * c + 1], a, b + 2);
       }
     }
+    first = after;
+    plain = next_plain;
   }
-  UNROLLED for (int r = 0; r < 2; r++) {
+  ROWWISE(r) {
     // The maximum without LOG2_E, as `attend_join` expects it.
     const float most = top[r] / LOG2_E;
     float sum = total[r];

@@ -38,16 +38,26 @@ DEVICE uint pair(float first, float second) {
   asm("cvt.rn." KIND "x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
   return both;
 }
+// 2 to the power x, within two units of the last place; 0 where that is no normal number.
+DEVICE float power_of_two(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
 // The bytes are there for whoever comes to a barrier after all items had COPIED.
 DEVICE void copy_quad(uint4* to, const uchar* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
       :: "r"(LOCAL_ADDRESS(to)), "l"(__cvta_generic_to_global(from)) : "memory");
 }
-// Bytes that will be read soon.
-#define EXPECT(from) asm volatile("prefetch.global.L1 [%0];" :: "l"(__cvta_generic_to_global(from)))
+// A quad of zeros instead where it is not `there`; then `from` is not read.
+DEVICE void copy_quad_or_zero(int there, uint4* to, const uchar* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+      :: "r"(LOCAL_ADDRESS(to)), "l"(__cvta_generic_to_global(from)), "r"(there ? 16 : 0) : "memory");
+}
 // A kernel with COPY_QUAD has COPIES first, which declares nothing here, and COPIED before the bytes are read.
 #define COPIES
 #define COPY_QUAD(to, from) copy_quad(to, from)
+#define COPY_QUAD_OR_ZERO(there, to, from) copy_quad_or_zero(there, to, from)
 #define COPIED asm volatile("cp.async.wait_all;" ::: "memory")
 #else
 // The emulator has no such cores: items tell each other what they have.
@@ -86,14 +96,19 @@ DEVICE uint pair(float first, float second) {
   STORE16((uchar*)&both + 2, second);
   return both;
 }
-#define EXPECT(from) (void)*(from)
+DEVICE float power_of_two(float x) { return exp2(x); }
 // A copy is done when it is waited for, which is as late as it may be. COPIES declares copies_, the copies that have
-// not been done, and copying_, their number.
+// not been done, and copying_, their number. Zeros are copied from nowhere.
 #define COPIES \
   struct { uint4* to; const uchar* from; } copies_[32]; \
   int copying_ = 0;
 #define COPY_QUAD(target, source) (copies_[copying_].to = (target), copies_[copying_++].from = (source))
-#define COPIED for (; copying_ > 0; copying_--) *copies_[copying_ - 1].to = *(const uint4*)copies_[copying_ - 1].from
+#define COPY_QUAD_OR_ZERO(there, target, source) COPY_QUAD(target, (there) ? (source) : (const uchar*)0)
+#define COPIED \
+  for (; copying_ > 0; copying_--) { \
+    const uchar* from_ = copies_[copying_ - 1].from; \
+    *copies_[copying_ - 1].to = from_ ? *(const uint4*)from_ : make_uint4(0, 0, 0, 0); \
+  }
 #endif
 
 // Where an item finds its part of: 16 x 16 elements of a; 16 columns of b that lie as rows; 16 x 16
