@@ -38,11 +38,10 @@ DEVICE void words4(const uchar* from, int* to) {
     for (int j = 0; j < 4; j++) to[j] = bytes4(from + 4 * j);
   }
 }
-// The same as words2, for words with two more bytes of the block before and behind them.
-DEVICE void inner_words2(const uchar* from, int count, int* to) {
-  const bool odd = ((uint)(ulong)from & 2u) != 0;
-  const uint* words = (const uint*)(from - (odd ? 2 : 0));
-  uint word = words[0];
+// Words that begin `odd` bytes, 0 or 2, behind a multiple of four, of which the one before is loaded whole if it may be.
+DEVICE void odd_words(const uchar* from, uint odd, bool whole, int count, int* to) {
+  const uint* words = (const uint*)from;
+  uint word = whole ? words[0] : (uint)*(const ushort*)(from + 2) << 16;
   for (int j = 0; j < count; j++) {
     const uint next = j + 1 < count || odd ? words[j + 1] : 0u;
     to[j] = (int)BYTES_CHOSEN(word, next, odd ? 0x5432u : 0x3210u);
@@ -89,17 +88,20 @@ DEVICE uint of_halves(int first, int second, int share) {
 }
 DEVICE void take(const uchar* b, int share, int* q, float* s, float* o) {
   const int late = share >> 1;  // 1 in the last four parts of the block
+  const uint odd = (uint)(ulong)b & 2u;
+  const uchar* even = b - odd;
+  const bool inside = odd == 0u || share > 0;  // no byte before those of the share is before those of the block
 #if defined(w_is_q6_K)
   // Codes: four bits, those of odd parts 32 bytes behind those of even ones, and two bits apart; less 32.
   int lows[8], highs[4], factors[2];
-  words2(b + 64 * late + 16 * HALF(share), 4, lows);
-  inner_words2(b + 64 * late + 16 * HALF(share) + 32, 4, lows + 4);
-  inner_words2(b + 128 + 16 * share, 4, highs);
+  odd_words(even + 64 * late + 16 * HALF(share), odd, inside, 4, lows);
+  odd_words(even + 64 * late + 16 * HALF(share) + 32, odd, true, 4, lows + 4);
+  odd_words(even + 128 + 16 * share, odd, true, 4, highs);
   for (int i = 0; i < 16; i++) {
     const int low = i < 8 ? LOW(lows[i]) : HIGH(lows[i - 8]);
     q[i] = low | (int)(MOVED(highs[i % 4], 4 - i / 4 * 2) & 0x30303030u);
   }
-  inner_words2(b + 192 + 8 * late, 2, factors);
+  odd_words(even + 192 + 8 * late, odd, true, 2, factors);
   const uint scales = of_halves(factors[0], factors[1], share);
   const float d = load_f16(b + 208);
   for (int r = 0; r < 4; r++) {
@@ -111,9 +113,9 @@ DEVICE void take(const uchar* b, int share, int* q, float* s, float* o) {
 #if defined(w_is_q2_K)
   for (int j = 0; j < 4; j++) codes[j] = bytes4(b + 16 + 16 * share + 4 * j);
 #elif defined(w_is_q3_K)
-  inner_words2(b + 32 + 16 * share, 4, codes);
+  odd_words(even + 32 + 16 * share, odd, true, 4, codes);
 #else
-  words2(b + 16 * share, 4, codes);
+  odd_words(even + 16 * share, odd, inside, 4, codes);
 #endif
   for (int i = 0; i < 16; i++) q[i] = codes[i % 4] >> i / 4 * 2 & 0x03030303;
 #if defined(w_is_q2_K)
@@ -126,10 +128,10 @@ DEVICE void take(const uchar* b, int share, int* q, float* s, float* o) {
 #elif defined(w_is_q3_K)
   // The third bit of each code, for each part of the block another bit of a byte; less 4.
   int thirds[4], packed[3];
-  words2(b + 16 * HALF(share), 4, thirds);
+  odd_words(even + 16 * HALF(share), odd, odd == 0u || HALF(share), 4, thirds);
   for (int i = 0; i < 16; i++) q[i] |= (int)(MOVED(thirds[i % 4] >> 4 * late, 2 - i / 4) & 0x04040404u);
   // Scales of six bits: four, and two apart, less 32.
-  words2(b + 96, 3, packed);
+  odd_words(even + 96, odd, true, 3, packed);
   const uint low = of_halves(packed[0], packed[1], share) >> 4 * late & 0x0f0f0f0fu;
   const int two = packed[2] >> 4 * late;
   const uint scales = low | (of_halves(two, two >> 2, share) & 0x03030303u) << 4;
