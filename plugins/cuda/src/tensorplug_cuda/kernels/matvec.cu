@@ -69,7 +69,8 @@ KERNEL_HEAD {
     } \
   }
   // An item has the same share of all of its blocks.
-  const int share = lane % SHARES, start = lane / SHARES, step = PER_ROW / SHARES, blocks = p.w.ne[0] / w_block;
+  const int share = lane & (SHARES - 1), start = lane / SHARES, step = PER_ROW / SHARES;
+  const int blocks = p.w.ne[0] / w_block;
   const int part = start * (w_block / 32) + FIRST_PART(share);
   int codes = RUN_CODES(part, HALF(share)), scales = RUN_SCALE(part, HALF(share));
   for (int block = start; block < blocks; block += step) {

@@ -38,7 +38,7 @@ DEVICE void words4(const uchar* from, int* to) {
     for (int j = 0; j < 4; j++) to[j] = bytes4(from + 4 * j);
   }
 }
-// Words that begin `odd` bytes, 0 or 2, behind a multiple of four, of which the one before is loaded whole if it may be.
+// Words that begin `odd` bytes, 0 or 2, behind a multiple of four. If there is nothing before them, `whole` is false.
 DEVICE void odd_words(const uchar* from, uint odd, bool whole, int count, int* to) {
   const uint* words = (const uint*)from;
   uint word = whole ? words[0] : (uint)*(const ushort*)(from + 2) << 16;
@@ -148,6 +148,29 @@ DEVICE void take(const uchar* b, int share, int* q, float* s, float* o) {
   }
 #endif
 #endif
+}
+#elif defined(w_is_mxfp4)
+// A block of 17 bytes as five words, of which it begins at byte `at` of the first. Only bytes of the block are loaded.
+DEVICE void words_of_block(const uchar* b, uint at, uint* words) {
+  const uint* whole = (const uint*)(b - at);
+  const bool odd = (at & 1u) != 0, middle = at == 1u || at == 2u;
+  words[0] = words[4] = 0u;
+  if (at == 0u) words[0] = whole[0];
+  if (odd) words[0] = (uint)b[0] << 8 * at;
+  if (middle) words[0] |= (uint)*(const ushort*)(b + 2 - at) << 16;
+  UNROLLED for (int j = 1; j < 4; j++) words[j] = whole[j];
+  if (at == 3u) words[4] = whole[4];
+  if (!odd) words[4] = (uint)b[16] << 8 * at;
+  if (middle) words[4] |= *(const ushort*)(b + 16 - at);
+}
+DEVICE void take(const uchar* b, int share, int* q, float* s, float* o) {
+  const uint at = (uint)(ulong)b & 3u;
+  uint words[5];
+  words_of_block(b, at, words);
+  s[0] = s[1] = half_scale(words[0] >> 8 * at & 255u);
+  const int t0 = FOUR(VALUES, 0), t1 = FOUR(VALUES, 4), t2 = FOUR(VALUES, 8), t3 = FOUR(VALUES, 12);
+  UNROLLED for (int j = 0; j < 4; j++)
+    PLACE_BOTH(BYTES_CHOSEN(words[j], words[j + 1], 0x4321u + 0x1111u * at), q + j, q + j + 4);
 }
 #else
 DEVICE void take(const uchar* b, int share, int* q, float* s, float* o) {
