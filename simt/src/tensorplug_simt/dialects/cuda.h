@@ -37,7 +37,7 @@ typedef unsigned int uint;
 #define BITS_FLOAT(x) __uint_as_float(x)
 #define SIGNED_BYTE(x) ((int)(char)(x))
 
-// The emulator has these two of its own.
+// The emulator has these of its own.
 #ifndef TENSORPLUG_EMULATED
 static __device__ inline float half_bits_to_float(ushort bits) {
   float value;
@@ -49,12 +49,20 @@ static __device__ inline ushort float_to_half_bits(float value) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
   return bits;
 }
+// For __byte_perm the compiler clears the fourth bit of each place, which is 0 anyway.
+static __device__ inline uint bytes_of_two(uint x, uint y, uint places) {
+  uint found;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(found) : "r"(x), "r"(y), "r"(places));
+  return found;
+}
+#else
+#define bytes_of_two(x, y, places) __byte_perm(x, y, places)
 #endif
 DEVICE float load_f16(const uchar* p) { return half_bits_to_float(*(const ushort*)p); }
 DEVICE void store_f16(uchar* p, float x) { *(ushort*)p = float_to_half_bits(x); }
 DEVICE int atomic_next(int* p) { return atomicAdd(p, 1); }
 #define PREFETCH(p)
-#define BYTES_CHOSEN(x, y, places) __byte_perm(x, y, places)
+#define BYTES_CHOSEN(x, y, places) bytes_of_two((uint)(x), (uint)(y), places)
 #define BYTES_LESS(a, b) __vsub4(a, b)
 #define BITS_SET(x) __popc(x)
 

@@ -15,9 +15,11 @@ from tensorplug_simt.source import BYTES
 TEXT = "tensorplug_cuda:kernels/product.cu"
 MATVEC_TEXT = "tensorplug_cuda:kernels/matvec.cu"
 FEW = "tensorplug_cuda:kernels/few.cu"
+RECORDS = "tensorplug_cuda:kernels/records.cu"
+SHARES = "tensorplug_cuda:kernels/shares.cu"
 
-ROUNDED = Kernel("rounded", MATVEC_TEXT, ("x", "y"), ("y",), COUNT, reusable=True)
-MATVEC = kernels("matvec", MATVEC_TEXT, FEW, BYTES)
+ROUNDED = Kernel("rounded", MATVEC_TEXT, ("x", "y"), ("y",), COUNT, (RECORDS,), reusable=True)
+MATVEC = kernels("matvec", MATVEC_TEXT, FEW, cores.QUADS, BYTES, RECORDS, SHARES)
 WARP_PRODUCT = kernels("warp_product", TEXT, FEW, cores.QUADS)
 
 ITEMS = 128
@@ -30,6 +32,8 @@ FEW_COLUMNS = 16
 """More columns are worth tiles."""
 STEP = 32
 """Elements with a scale of their own in a rounded column."""
+RECORD = 416
+"""Bytes for eight of these steps; `OF_RECORD` of its text."""
 
 
 def few(node: Tensor, facts: Facts) -> Program:
@@ -127,8 +131,8 @@ def _rounded(x: Tensor, codes: Region, facts: Facts) -> Launch:
 
 
 def _codes(x: Tensor) -> Region:
-    """Scratch memory for rounded columns: a byte for each element, 8 for each 32 of them."""
-    words = blocks_of(x.ne[0] + x.ne[0] // STEP * 8, 16) * 4
+    """Scratch memory for rounded columns: a record for each 8 parts of 32 elements."""
+    words = blocks_of(x.ne[0], 8 * STEP) * RECORD // 4
     return scratch(I32, (words, *x.ne[1:]))
 
 
