@@ -5,9 +5,9 @@ from tensorplug_cuda.kernels import cores
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families import attention as shared
 from tensorplug_simt.families.softmax import SLOPE
-from tensorplug_simt.grids import power_of_two
+from tensorplug_simt.grids import Regions, power_of_two
 from tensorplug_simt.lowering import number
-from tensorplug_simt.program import Program, blocks_of
+from tensorplug_simt.program import Kernel, Launch, Program, blocks_of, launch
 
 TEXT = "tensorplug_cuda:kernels/attention.cu"
 MMA_TEXT = "tensorplug_cuda:kernels/attention_mma.cu"
@@ -16,13 +16,18 @@ ATTEND = shared.main_kernel("attend", TEXT, SLOPE, shared.TEXT)
 ATTEND_FEW = shared.main_kernel("attend_few", TEXT, SLOPE, shared.TEXT, cores.QUADS)
 MMA_ATTEND = shared.main_kernel("mma_attend", MMA_TEXT, SLOPE, shared.TEXT, *cores.CORES)
 
+JOIN = Kernel("attend_join", TEXT, shared.JOIN.buffers, shared.JOIN.writes, (), (shared.TEXT,))
+"""Makes results of the parts."""
+
 ITEMS = 128
+ITEMS_OF_FEW = 256
+"""Items of a group of `attend_few` and of `attend_join`."""
 SHORTEST = 128
 """Positions that are worth a group of their own."""
 EIGHT = 8
 """Elements of a key or a value that an item of `attend_few` has."""
-FEW, SHORTEST_OF_FEW = 4, 32
-"""Rows of a group of `attend_few`, and positions that are worth such a group."""
+FEW, SHORTEST_OF_FEW = 4, 24
+"""Rows of a group of `attend_few`, and positions that are worth such a group: it takes 32 or more."""
 MOST = 2
 """Groups of `attend_few` or of `mma_attend` for a unit."""
 WIDE_HEAD = 256
@@ -50,13 +55,14 @@ def in_f32(node: Tensor, facts: Facts) -> Program:
             node,
             facts,
             together=power_of_two(min(rows, FEW)),
-            items=ITEMS,
+            items=ITEMS_OF_FEW,
             shortest=SHORTEST_OF_FEW,
             most=MOST,
             defines={"LANES": power_of_two(blocks_of(head, EIGHT))},
+            join=joined,
         )
     together = 4 if head > WIDE_HEAD else 16
-    return shared.attend(ATTEND, node, facts, together=together, items=ITEMS, shortest=SHORTEST)
+    return shared.attend(ATTEND, node, facts, together=together, items=ITEMS, shortest=SHORTEST, join=joined)
 
 
 def by_halves(node: Tensor, facts: Facts) -> bool:
@@ -90,7 +96,14 @@ def by_tensor_cores(node: Tensor, facts: Facts) -> Program:
             **({"SOFTCAP": 1} if number(node, "softcap") else {}),
             "AT_ONCE": at_once,
         },
+        join=joined,
     )
+
+
+def joined(node: Tensor, regions: Regions, facts: Facts) -> Launch:
+    """The launch that joins parts: a group for each row."""
+    defines = {"DV": node.ne[0]}
+    return launch(JOIN, regions, groups=node.ne[1:], local=(ITEMS_OF_FEW,), defines=defines)
 
 
 def operations(node: Tensor) -> int:
