@@ -1,6 +1,6 @@
 """Attention in one op: few rows split their positions over groups, whose parts are then joined."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tensorplug.device import Tensor
@@ -35,8 +35,6 @@ def main_kernel(name: str, text: str, *parts: str) -> Kernel:
 ATTEND = main_kernel("attend", TEXT, SLOPE)
 JOIN = Kernel("attend_join", TEXT, ("part", "sinks", "y"), ("y",))
 """Makes results of the parts."""
-Join = Callable[[Tensor, Regions, Facts], Launch]
-"""Makes the launch of a kernel like JOIN."""
 
 
 @lowers("flash_attn_ext")
@@ -91,13 +89,11 @@ def attend(
     shortest: int,
     most: int = GROUPS,
     defines: Mapping[str, int] | None = None,
-    join: Join | None = None,
 ) -> Program:
     """The program of a node that `check` let pass, with a `main_kernel`.
 
     A group of `items` takes `together` rows; from `shortest` on positions are worth a group, up to
-    `most` groups for each unit of the device. `join` makes the launch that joins parts, `joined`
-    by default.
+    `most` groups for each unit of the device.
     """
     q, k, v = node.sources[:3]
     named = zip(BUFFERS[:5], node.operands, strict=True)
@@ -122,7 +118,7 @@ def attend(
     )
     if splits == 1:
         return Program((first,))
-    return Program((first, (join or joined)(node, _to_join(node, part, regions), facts)), scratch=part.nbytes)
+    return Program((first, _joined(node, part, regions, facts)), scratch=part.nbytes)
 
 
 def _share(positions: int, groups: int, shortest: int, most: int) -> int:
@@ -147,11 +143,6 @@ def _parts(node: Tensor, splits: int) -> Region:
     return scratch(F32, (width + 2, splits, heads * tokens * batch, 1))
 
 
-def _to_join(node: Tensor, part: Region, regions: Regions) -> Regions:
-    """What the kernel that joins parts is given."""
-    return {"part": part, "y": node, **{n: regions[n] for n in ("sinks",) if n in regions}}
-
-
-def joined(node: Tensor, regions: Regions, facts: Facts) -> Launch:
-    """The launch that joins parts with the shared kernel."""
-    return per_row(JOIN, regions, node.ne[1:], facts)
+def _joined(node: Tensor, part: Region, regions: Regions, facts: Facts) -> Launch:
+    sinks = {"sinks": regions["sinks"]} if "sinks" in regions else {}
+    return per_row(JOIN, {"part": part, "y": node, **sinks}, node.ne[1:], facts)

@@ -77,7 +77,7 @@ def norm_rope(group: Group, facts: Facts) -> Program:
 
 
 def _items_of(pairs: int, facts: Facts) -> int:
-    """Items of a group that have one pair each, where there can be as many: their code is short."""
+    """Items of a group, if it may be so large, that have one pair each: their code is short."""
     return min(power_of_two(max(pairs, 1)), facts.max_group)
 
 

@@ -106,9 +106,9 @@ KERNEL_HEAD {
 }
 
 //: attend_few
-// WARPS warps take ROWS rows and a share of the positions, TILE in a turn. LANES items, one side of a warp, have AHEAD of
-// these together: eight elements of their keys and values each. The softmax and the end of row r are those of warp r.
-// A token has many short launches of this kernel, each of which fetches its code anew: the code is kept short.
+// WARPS warps take ROWS rows and a share of the positions, TILE in a turn. LANES items, one side of a warp, have AHEAD
+// of these together: eight elements of their keys and values each. The softmax and the end of row r are those of warp
+// r. A token has many brief launches of this kernel, each of which fetches its code anew: the code is kept short.
 #define WARPS 8
 #define SIDES (32 / LANES)
 #define WIDTH (8 * LANES)
@@ -170,7 +170,7 @@ DEVICE float chosen(float a, float b, int second) {
 // Four words from `e` on of a row of `size` elements of 16 bits: in layouts that are rare, by a loop, which is short.
 DEVICE uint4 gathered(const uchar* row, long step, int e, int size) {
   ulong low = 0, high = 0;
-  _Pragma("unroll 1") for (int i = 7; i >= 0; i--) {
+  ROLLED for (int i = 7; i >= 0; i--) {
     high = high << 16 | low >> 48;
     low = low << 16 | (e + i < size ? *(const ushort*)(row + (e + i) * step) : 0);
   }
@@ -203,7 +203,7 @@ typedef eight part_of_value;
 #define VALUE_BY_ELEMENTS(to, row) {}
 #endif
 // Keys or values of this turn that are in the share.
-#define HOLD(held, row, step, PART) AHEADWISE(u) if (at + u < stop) PART(held[u], row + u * (step))
+#define HOLD(held, row, step, PART) { AHEADWISE(u) if (at + u < stop) PART(held[u], row + u * (step)) }
 
 KERNEL_HEAD {
   __shared__ float q[ROWS][WIDTH];
@@ -240,8 +240,8 @@ KERNEL_HEAD {
       const int at = first + side * AHEAD;
       const uchar* key = ROW(k, at, kv_head, kv_batch);
       const uchar* value = ROW(v, at, kv_head, kv_batch);
-      if (k_quads) { HOLD(keys, key, p.k.nb[1], KEY_AT_ONCE) } else { HOLD(keys, key, p.k.nb[1], KEY_BY_ELEMENTS) }
-      if (v_quads) { HOLD(values, value, p.v.nb[1], VALUE_AT_ONCE) } else { HOLD(values, value, p.v.nb[1], VALUE_BY_ELEMENTS) }
+      if (k_quads) HOLD(keys, key, p.k.nb[1], KEY_AT_ONCE) else HOLD(keys, key, p.k.nb[1], KEY_BY_ELEMENTS)
+      if (v_quads) HOLD(values, value, p.v.nb[1], VALUE_AT_ONCE) else HOLD(values, value, p.v.nb[1], VALUE_BY_ELEMENTS)
     }
     ADDED_FROM(added, first + TILE)
     if (first == start) {
@@ -254,7 +254,7 @@ KERNEL_HEAD {
       LOCAL_BARRIER;
     }
     if (!taken) continue;
-    // Scores: products of queries and keys. Items add them up for each other: a step leaves each of them half of the sums.
+    // Scores: products of queries and keys. Items add up for each other: a step leaves each of them half of the sums.
     float sums[SUMS];
     AHEADWISE(u) {
       const eight floats = key_of(keys[u]);
@@ -320,7 +320,7 @@ KERNEL_HEAD {
     to[-2] = top;
     to[-1] = total;
   }
-  _Pragma("unroll 1") for (int d = lane; d < DV; d += 32) {
+  ROLLED for (int d = lane; d < DV; d += 32) {
     float sum = 0.0f;
     UNROLLED for (int i = 0; i < WARPS * SIDES; i++) sum += ends[i][warp][d];
     to[d] = sum * factor;
@@ -339,8 +339,8 @@ KERNEL_HEAD {
   const int row = (GROUP_Z * p.y.ne[2] + GROUP_Y) * p.y.ne[1] + GROUP_X, warp = ITEM_X / 32, lane = ITEM_X % 32;
   float top = LOWEST, total = 0.0f, y[VALUES];
   VALUEWISE(c) y[c] = 0.0f;
-  // One after the other, as most rows have few parts: loads of a part do not wait for each other.
-  _Pragma("unroll 1") for (int i = warp; i < p.part.ne[1]; i += WARPS) {
+  // One part after the other, as there are few mostly; loads of a part do not wait for each other.
+  ROLLED for (int i = warp; i < p.part.ne[1]; i += WARPS) {
     const float* part = (const float*)ROW(part, i, row, 0);
     const float theirs = part[0], sum = part[1];
     float values[VALUES];
@@ -374,7 +374,7 @@ KERNEL_HEAD {
   }
   const float factor = all == 0.0f ? 0.0f : 1.0f / all;
   float* to = (float*)ROW(y, GROUP_X, GROUP_Y, GROUP_Z);
-  _Pragma("unroll 1") for (int d = ITEM_X; d < DV; d += 32 * WARPS) {
+  ROLLED for (int d = ITEM_X; d < DV; d += 32 * WARPS) {
     float sum = 0.0f;
     WARPWISE(i) sum += ends[i][d] * factors[i];
     to[d] = sum * factor;

@@ -1,13 +1,15 @@
 """Attention in one op: few rows split their positions over groups, whose parts are then joined."""
 
+from dataclasses import replace
+
 from tensorplug.device import Tensor
 from tensorplug_cuda.kernels import cores
 from tensorplug_simt.facts import Facts
 from tensorplug_simt.families import attention as shared
 from tensorplug_simt.families.softmax import SLOPE
-from tensorplug_simt.grids import Regions, power_of_two
+from tensorplug_simt.grids import power_of_two
 from tensorplug_simt.lowering import number
-from tensorplug_simt.program import Kernel, Launch, Program, blocks_of, launch
+from tensorplug_simt.program import Kernel, Launch, Program, blocks_of
 
 TEXT = "tensorplug_cuda:kernels/attention.cu"
 MMA_TEXT = "tensorplug_cuda:kernels/attention_mma.cu"
@@ -27,7 +29,7 @@ SHORTEST = 128
 EIGHT = 8
 """Elements of a key or a value that an item of `attend_few` has."""
 FEW, SHORTEST_OF_FEW = 4, 24
-"""Rows of a group of `attend_few`, and positions that are worth such a group: it takes 32 or more."""
+"""Rows of a group of `attend_few`, and positions that are worth one: it takes 32 or more."""
 MOST = 2
 """Groups of `attend_few` or of `mma_attend` for a unit."""
 WIDE_HEAD = 256
@@ -43,7 +45,9 @@ FEW_ROWS = 32
 def flash_attn_ext(node: Tensor, facts: Facts) -> Program:
     """Softmax of scaled, capped and masked scores, times values."""
     shared.check(node)
-    return (by_tensor_cores if by_halves(node, facts) else in_f32)(node, facts)
+    program = (by_tensor_cores if by_halves(node, facts) else in_f32)(node, facts)
+    first, *joins = program.launches
+    return Program((first, *(_by_warps(join, node) for join in joins)), program.scratch)
 
 
 def in_f32(node: Tensor, facts: Facts) -> Program:
@@ -59,10 +63,9 @@ def in_f32(node: Tensor, facts: Facts) -> Program:
             shortest=SHORTEST_OF_FEW,
             most=MOST,
             defines={"LANES": power_of_two(blocks_of(head, EIGHT))},
-            join=joined,
         )
     together = 4 if head > WIDE_HEAD else 16
-    return shared.attend(ATTEND, node, facts, together=together, items=ITEMS, shortest=SHORTEST, join=joined)
+    return shared.attend(ATTEND, node, facts, together=together, items=ITEMS, shortest=SHORTEST)
 
 
 def by_halves(node: Tensor, facts: Facts) -> bool:
@@ -96,14 +99,12 @@ def by_tensor_cores(node: Tensor, facts: Facts) -> Program:
             **({"SOFTCAP": 1} if number(node, "softcap") else {}),
             "AT_ONCE": at_once,
         },
-        join=joined,
     )
 
 
-def joined(node: Tensor, regions: Regions, facts: Facts) -> Launch:
-    """The launch that joins parts: a group for each row."""
-    defines = {"DV": node.ne[0]}
-    return launch(JOIN, regions, groups=node.ne[1:], local=(ITEMS_OF_FEW,), defines=defines)
+def _by_warps(join: Launch, node: Tensor) -> Launch:
+    """The launch that joins parts, with the kernel of this backend: a group for each row, too."""
+    return replace(join, kernel=JOIN, local=(ITEMS_OF_FEW, 1, 1), defines={"DV": node.ne[0]})
 
 
 def operations(node: Tensor) -> int:
