@@ -216,7 +216,7 @@ KERNEL_HEAD {
   const bool k_quads = K_QUADS, v_quads = V_QUADS;
   // The row of this warp, and what the mask adds to its scores in the next turn.
   const int number = NUMBER(warp), token = quotient(number, group), head = kv_head * group + number - token * group;
-  float added[EACH], top = LOWEST, total = 0.0f;
+  float added[EACH] = {}, top = LOWEST, total = 0.0f;
 #ifdef mask_bytes
   const float slope = slope_of(head, p.max_bias, p.even);
   const uchar* mask = ROW(mask, token, remainder_of(head, p.mask.ne[2]), remainder_of(batch, p.mask.ne[3]));
