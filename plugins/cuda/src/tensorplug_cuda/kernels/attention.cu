@@ -154,6 +154,11 @@ KERNEL_HEAD {
     const int in = lane + 32 * j, at = (first) + in; \
     to[j] = warp < ROWS && in < TILE && at < stop ? MASKED(at) : MINUS_INFINITY; \
   }
+DEVICE bool is_seen(const float* added) {
+  bool found = false;
+  EACHWISE(j) found |= added[j] != MINUS_INFINITY;
+  return found;
+}
 
 // Eight elements of a key or a value, as an item holds them until they are used.
 struct eight { float at[8]; };
@@ -224,15 +229,10 @@ KERNEL_HEAD {
   float y[ROWS][8];
   ROWWISE(r) EIGHTWISE(i) y[r][i] = 0.0f;
   for (int first = start; first < stop; first += TILE) {
-    // A turn that no row sees is left out. The first one does not wait for its mask.
+    // A turn that no row sees is left out. Keys and values of the first one do not wait for its mask.
     float now[EACH];
-    int seen = 0;
-    EACHWISE(j) {
-      now[j] = added[j];
-      seen |= now[j] != MINUS_INFINITY;
-    }
-    if (first > start) seen = __syncthreads_or(seen);
-    const bool taken = first == start || seen;
+    EACHWISE(j) now[j] = added[j];
+    bool taken = first == start || __syncthreads_or(is_seen(now));
     // All keys and values of the turn are under way before the first is used.
     part_of_key keys[AHEAD] = {};
     part_of_value values[AHEAD] = {};
@@ -251,7 +251,7 @@ KERNEL_HEAD {
         UNROLLED for (int d = lane; d < WIDTH; d += 32, query += 32 * p.q.nb[0])
           q[warp][d] = d < DK ? p.scale * load_q(query) : 0.0f;
       }
-      LOCAL_BARRIER;
+      taken = __syncthreads_or(is_seen(now));  // the queries are there, too
     }
     if (!taken) continue;
     // Scores: products of queries and keys. Items add up for each other: a step leaves each of them half of the sums.
