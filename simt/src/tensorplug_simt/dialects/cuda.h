@@ -30,8 +30,11 @@ typedef unsigned int uint;
 #define ITEM_Y ((int)threadIdx.y)
 #define LOCAL_X ((int)blockDim.x)
 
-// Before loops over arrays that should lie in registers.
+// Before loops over arrays that should lie in registers, and before those whose code should be short.
 #define UNROLLED _Pragma("unroll")
+#define ROLLED _Pragma("unroll 1")
+// One of the numbers from `first` on: those of the block of parameters lie in order, in memory that any index reads.
+#define NUMBER_OF(first, i) ((&(first))[i])
 #define LOCAL_BARRIER __syncthreads()
 #define FLOAT_BITS(x) __float_as_uint(x)
 #define BITS_FLOAT(x) __uint_as_float(x)

@@ -16,7 +16,7 @@ TEXT = "tensorplug_simt:kernels/attention.k"
 
 BUFFERS = ("q", "k", "v", "mask", "sinks", "part", "y")
 NUMBERS = (
-    *((name, "int") for name in ("tiles", "splits", "share", "even")),
+    *((name, "int") for name in ("tiles", "splits", "share", "even", "group", "batches")),
     *((name, "float") for name in ("scale", "softcap", "max_bias")),
 )
 SHORTEST = 256
@@ -112,6 +112,8 @@ def attend(
         splits=splits,
         share=share,
         even=largest_power(q.ne[2]),
+        group=q.ne[2] // k.ne[2],
+        batches=q.ne[3] // k.ne[3],
         **_scales(node),
     )
     if splits == 1:

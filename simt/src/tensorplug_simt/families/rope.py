@@ -7,14 +7,14 @@ from typing import Any
 from tensorplug.device import Group, Tensor, contiguous_nb
 from tensorplug.dtypes import F16, F32, I32
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.grids import group_size
+from tensorplug_simt.grids import group_size, power_of_two
 from tensorplug_simt.lowering import NoKernel, lowers, need_type, number
 from tensorplug_simt.program import Kernel, Program, Region, blocks_of, launch, region
 
 RUNGS = 12
 """Bits of the number of a pair."""
 
-_INTEGERS = ("offset", "pairs", "heads", "sectioned", "interleaved", "restart")
+_INTEGERS = ("offset", "pairs", "heads", "parts", "sectioned", "interleaved", "restart")
 _SIZES = ("size0", "size1", "size2", "size3")
 _FLOATS = ("scale", "ext_factor", "low", "width", "size", "way")
 _LADDER = tuple(f"rung{i}" for i in range(RUNGS))
@@ -62,8 +62,9 @@ def norm_rope(group: Group, facts: Facts) -> Program:
         raise NoKernel(f"no kernel for heads of {node} with the weight {weight}")
     for tensor in (normed, weight):
         need_type(tensor, frozenset({F32}))
-    items = group_size(x.ne[0], facts)
-    lanes = blocks_of(_pairs(node), items)
+    pairs = _pairs(node)
+    items = 1 if facts.wide else max(group_size(x.ne[0], facts), _items_of(pairs, facts))
+    lanes = blocks_of(pairs, items)
     turned = launch(
         NORM_ROPE,
         _places(node, x) | {"weight": weight},
@@ -73,6 +74,11 @@ def norm_rope(group: Group, facts: Facts) -> Program:
         numbers={**_numbers(node, facts), "eps": number(normed, "eps")},
     )
     return Program((turned,))
+
+
+def _items_of(pairs: int, facts: Facts) -> int:
+    """Items of a group, if it may be so large, that have one pair each: their code is short."""
+    return min(power_of_two(max(pairs, 1)), facts.max_group)
 
 
 def _heads(x: Tensor, node: Tensor) -> Region:
@@ -122,11 +128,12 @@ def _defines(rows: Iterable[Tensor | Region], node: Tensor, lanes: int) -> dict[
 
 
 def _numbers(node: Tensor, facts: Facts) -> dict[str, Any]:
-    pairs = _pairs(node)
+    pairs, heads = _pairs(node), _heads_together(node, facts)
     return {
         "offset": int(number(node, "offset")),
         "pairs": pairs,
-        "heads": _heads_together(node, facts),
+        "heads": heads,
+        "parts": blocks_of(node.ne[1], heads),
         "way": -1.0 if node.op == "rope_back" else 1.0,
         **_sections(node),
         **_ladder(node, pairs),

@@ -106,10 +106,12 @@ KERNEL_HEAD {
 }
 
 //: attend_few
-// WARPS warps take ROWS rows and a share of the positions. LANES items, one side of a warp, have a position together: eight
-// elements of its key and of its value each. Every side has a largest score, a sum and values of its own until the end.
-#define WARPS 4
+// WARPS warps take ROWS rows and a share of the positions, TILE in a turn. LANES items, one side of a warp, have AHEAD
+// of these together: eight elements of their keys and values each. The softmax and the end of row r are those of warp
+// r. A token has many brief launches of this kernel, each of which fetches its code anew: the code is kept short.
+#define WARPS 8
 #define SIDES (32 / LANES)
+#define WIDTH (8 * LANES)
 #define ROWWISE(r) UNROLLED for (int r = 0; r < ROWS; r++)
 #define AHEADWISE(u) UNROLLED for (int u = 0; u < AHEAD; u++)
 #define EIGHTWISE(i) UNROLLED for (int i = 0; i < 8; i++)
@@ -125,142 +127,256 @@ KERNEL_HEAD {
 #elif defined(v_is_bf16)
 #define V_PAIR two_brains
 #endif
-// Positions of a side that are under way at once, as many as registers hold.
-#if defined(K_PAIR) && defined(V_PAIR)
-#define AHEAD 4
-#elif k_block == 256 || v_block == 256  // decoding needs registers too
+// Positions of a side in a turn: a warp at the softmax should have 32, where registers hold what the others have.
+#if k_block == 256 || v_block == 256  // decoding needs registers too
 #define AHEAD 1
+#elif defined(K_PAIR) && defined(V_PAIR) && LANES == 32
+#define AHEAD 4
 #else
 #define AHEAD 2
 #endif
+#define TILE (WARPS * SIDES * AHEAD)
 
-// Eight elements from `e` on of a row of `size`, zeros beyond the last.
-#define EIGHT_ONE_BY_ONE(to, row, size, ELEMENT) EIGHTWISE(i) to[i] = e + i < (size) ? ELEMENT(row, e + i) : 0.0f;
-#define EIGHT_AT_ONCE(to, row, size, PAIR) \
-  uint4 quad = make_uint4(0, 0, 0, 0); \
-  if (e < (size)) quad = *(const uint4*)((row) + 2 * e); \
-  const uint words[4] = {quad.x, quad.y, quad.z, quad.w}; \
-  UNROLLED for (int i = 0; i < 4; i++) { \
-    const float2 both = PAIR(words[i]); \
-    to[2 * i] = both.x; \
-    to[2 * i + 1] = both.y; \
-  }
-#ifdef K_PAIR
-#define EIGHT_OF_K(to, row) if (k_quads) { EIGHT_AT_ONCE(to, row, DK, K_PAIR) } else { EIGHT_ONE_BY_ONE(to, row, DK, K_ELEMENT) }
+// Scores that a side has before its items add them up, those that an item has afterwards, and items that have the same.
+#define SUMS (AHEAD * ROWS)
+#define LEFT (SUMS > LANES ? SUMS / LANES : 1)
+#define ALIKE (LANES > SUMS ? LANES / SUMS : 1)
+
+// Positions of a turn that a lane has at the softmax. Those beyond the share are masked.
+#define EACH ((TILE + 31) / 32)
+#define EACHWISE(j) UNROLLED for (int j = 0; j < EACH; j++)
+#ifdef mask_bytes
+#define MASKED(at) (slope * load_mask(mask + (long)(at) * p.mask.nb[0]))
 #else
-#define EIGHT_OF_K(to, row) EIGHT_ONE_BY_ONE(to, row, DK, K_ELEMENT)
+#define MASKED(at) 0.0f
+#endif
+#define ADDED_FROM(to, first) EACHWISE(j) { \
+    const int in = lane + 32 * j, at = (first) + in; \
+    to[j] = warp < ROWS && in < TILE && at < stop ? MASKED(at) : MINUS_INFINITY; \
+  }
+DEVICE bool is_seen(const float* added) {
+  bool found = false;
+  EACHWISE(j) found |= added[j] != MINUS_INFINITY;
+  return found;
+}
+
+// Eight elements of a key or a value, as an item holds them until they are used.
+struct eight { float at[8]; };
+DEVICE eight floats_of(eight held) { return held; }
+#define FLOATS_OF(PAIR, held) { \
+    const float2 a = PAIR(held.x), b = PAIR(held.y), c = PAIR(held.z), d = PAIR(held.w); \
+    return {a.x, a.y, b.x, b.y, c.x, c.y, d.x, d.y}; \
+  }
+// b where `second` is 1, a where it is 0. Compilers make branches of the usual form, with much code around them.
+DEVICE float chosen(float a, float b, int second) {
+  return BITS_FLOAT((FLOAT_BITS(a) & ~(0u - second)) | (FLOAT_BITS(b) & (0u - second)));
+}
+#define EIGHT_OF(to, row, size, ELEMENT) EIGHTWISE(i) to.at[i] = e + i < (size) ? ELEMENT(row, e + i) : 0.0f;
+// Four words from `e` on of a row of `size` elements of 16 bits: in layouts that are rare, by a loop, which is short.
+DEVICE uint4 gathered(const uchar* row, long step, int e, int size) {
+  ulong low = 0, high = 0;
+  ROLLED for (int i = 7; i >= 0; i--) {
+    high = high << 16 | low >> 48;
+    low = low << 16 | (e + i < size ? *(const ushort*)(row + (e + i) * step) : 0);
+  }
+  return make_uint4((uint)low, (uint)(low >> 32), (uint)high, (uint)(high >> 32));
+}
+#ifdef K_PAIR
+typedef uint4 part_of_key;
+DEVICE eight key_of(uint4 held) FLOATS_OF(K_PAIR, held)
+#define K_QUADS (DK % 8 == 0 && HAS_QUADS(k))
+#define KEY_AT_ONCE(to, row) if (e < DK) to = *(const uint4*)((row) + 2 * e);
+#define KEY_BY_ELEMENTS(to, row) to = gathered(row, p.k.nb[0], e, DK);
+#else
+typedef eight part_of_key;
+#define key_of floats_of
+#define K_QUADS true
+#define KEY_AT_ONCE(to, row) EIGHT_OF(to, row, DK, K_ELEMENT)
+#define KEY_BY_ELEMENTS(to, row) {}
 #endif
 #ifdef V_PAIR
-#define EIGHT_OF_V(to, row) if (v_quads) { EIGHT_AT_ONCE(to, row, DV, V_PAIR) } else { EIGHT_ONE_BY_ONE(to, row, DV, V_ELEMENT) }
+typedef uint4 part_of_value;
+DEVICE eight value_of(uint4 held) FLOATS_OF(V_PAIR, held)
+#define V_QUADS (DV % 8 == 0 && HAS_QUADS(v))
+#define VALUE_AT_ONCE(to, row) if (e < DV) to = *(const uint4*)((row) + 2 * e);
+#define VALUE_BY_ELEMENTS(to, row) to = gathered(row, p.v.nb[0], e, DV);
 #else
-#define EIGHT_OF_V(to, row) EIGHT_ONE_BY_ONE(to, row, DV, V_ELEMENT)
+typedef eight part_of_value;
+#define value_of floats_of
+#define V_QUADS true
+#define VALUE_AT_ONCE(to, row) EIGHT_OF(to, row, DV, V_ELEMENT)
+#define VALUE_BY_ELEMENTS(to, row) {}
 #endif
+// Keys or values of this turn that are in the share.
+#define HOLD(held, row, step, PART) { AHEADWISE(u) if (at + u < stop) PART(held[u], row + u * (step)) }
 
 KERNEL_HEAD {
-  __shared__ float ends[WARPS][ROWS][DV + 2];  // the largest score, the sum and the values of each warp
+  __shared__ float q[ROWS][WIDTH];
+  __shared__ float powers[TILE][ROWS];  // scores before
+  __shared__ float shrinks[ROWS];
+  __shared__ float ends[WARPS * SIDES][ROWS][WIDTH];
   GROUP_WORK  // declares batch, kv_head, kv_batch, group, tile, split, rows, start, stop
-  const int warp = ITEM_X / 32, side = ITEM_X % 32 / LANES, e = ITEM_X % LANES * 8;
-#ifdef K_PAIR
-  const int k_quads = DK % 8 == 0 && HAS_QUADS(k);
-#endif
-#ifdef V_PAIR
-  const int v_quads = DV % 8 == 0 && HAS_QUADS(v);
-#endif
-  float q[ROWS][8], y[ROWS][8], top[ROWS], total[ROWS];
+  const int warp = ITEM_X / 32, lane = ITEM_X % 32, e = lane % LANES * 8;
+  const int side = warp * SIDES + lane / LANES;
+  const bool k_quads = K_QUADS, v_quads = V_QUADS;
+  // The row of this warp, and what the mask adds to its scores in the next turn.
+  const int number = NUMBER(warp), token = quotient(number, group), head = kv_head * group + number - token * group;
+  float added[EACH] = {}, top = LOWEST, total = 0.0f;
 #ifdef mask_bytes
-  float slopes[ROWS];
-  const uchar* masks[ROWS];
+  const float slope = slope_of(head, p.max_bias, p.even);
+  const uchar* mask = ROW(mask, token, remainder_of(head, p.mask.ne[2]), remainder_of(batch, p.mask.ne[3]));
 #endif
-  ROWWISE(r) {
-    EIGHTWISE(i) {
-      q[r][i] = e + i < DK ? p.scale * load_q(AT(q, e + i, TOKEN(r), HEAD(r), batch)) : 0.0f;
-      y[r][i] = 0.0f;
+  float y[ROWS][8];
+  ROWWISE(r) EIGHTWISE(i) y[r][i] = 0.0f;
+  for (int first = start; first < stop; first += TILE) {
+    // A turn that no row sees is left out. Keys and values of the first one do not wait for its mask.
+    float now[EACH];
+    EACHWISE(j) now[j] = added[j];
+    bool taken = first == start || __syncthreads_or(is_seen(now));
+    // All keys and values of the turn are under way before the first is used.
+    part_of_key keys[AHEAD] = {};
+    part_of_value values[AHEAD] = {};
+    if (taken) {
+      const int at = first + side * AHEAD;
+      const uchar* key = ROW(k, at, kv_head, kv_batch);
+      const uchar* value = ROW(v, at, kv_head, kv_batch);
+      if (k_quads) HOLD(keys, key, p.k.nb[1], KEY_AT_ONCE) else HOLD(keys, key, p.k.nb[1], KEY_BY_ELEMENTS)
+      if (v_quads) HOLD(values, value, p.v.nb[1], VALUE_AT_ONCE) else HOLD(values, value, p.v.nb[1], VALUE_BY_ELEMENTS)
     }
-    top[r] = LOWEST;
-    total[r] = 0.0f;
-#ifdef mask_bytes
-    slopes[r] = SLOPE(r);
-    masks[r] = MASK_ROW(r);
-#endif
-  }
-  for (int first = start + warp * SIDES * AHEAD; first < stop; first += WARPS * SIDES * AHEAD) {
-    // What masks add. Positions that no row sees are left out.
-    float scores[ROWS][AHEAD];
-    int visible = 0;
-    AHEADWISE(u) ROWWISE(r) {
-      const int at = first + u * SIDES + side;
-      scores[r][u] = MINUS_INFINITY;
-#ifdef mask_bytes
-      if (at < stop) scores[r][u] = slopes[r] * load_mask(masks[r] + (long)at * p.mask.nb[0]);
-#else
-      if (at < stop) scores[r][u] = 0.0f;
-#endif
-      visible |= scores[r][u] != MINUS_INFINITY;
+    ADDED_FROM(added, first + TILE)
+    if (first == start) {
+      ADDED_FROM(now, first)
+      if (warp < ROWS) {
+        const uchar* query = AT(q, lane, token, head, batch);
+        UNROLLED for (int d = lane; d < WIDTH; d += 32, query += 32 * p.q.nb[0])
+          q[warp][d] = d < DK ? p.scale * load_q(query) : 0.0f;
+      }
+      taken = __syncthreads_or(is_seen(now));  // the queries are there, too
     }
-    if (!__any_sync(WHOLE_WARP, visible)) continue;
-    // All keys and values of this turn are under way before the first is used.
-    float keys[AHEAD][8], values[AHEAD][8];
+    if (!taken) continue;
+    // Scores: products of queries and keys. Items add up for each other: a step leaves each of them half of the sums.
+    float sums[SUMS];
     AHEADWISE(u) {
-      const int next = first + u * SIDES + side, at = next < stop ? next : stop - 1;
-      EIGHT_OF_K(keys[u], ROW(k, at, kv_head, kv_batch))
-      EIGHT_OF_V(values[u], ROW(v, at, kv_head, kv_batch))
+      const eight floats = key_of(keys[u]);
+      ROWWISE(r) {
+        float sum = 0.0f;
+        EIGHTWISE(i) sum += q[r][e + i] * floats.at[i];
+        sums[u * ROWS + r] = sum;
+      }
     }
-    // Scores: products of queries and keys.
-    AHEADWISE(u) ROWWISE(r) {
-      float score = 0.0f;
-      EIGHTWISE(i) score += q[r][i] * keys[u][i];
-      UNROLLED for (int other = LANES / 2; other > 0; other >>= 1) score += __shfl_xor_sync(WHOLE_WARP, score, other);
-      if (p.softcap != 0.0f) score = p.softcap * tanh(score);
-      scores[r][u] += score;
+    int mine = 0, count = SUMS;
+    UNROLLED for (int other = LANES / 2; other > 0; other >>= 1) {
+      if (count == 1) {
+        sums[0] += WARP_OTHER(sums[0], other);
+        continue;
+      }
+      const int upper = lane / other & 1;
+      count /= 2;
+      mine += upper * count;
+      UNROLLED for (int i = 0; i < count; i++) {
+        const float given = chosen(sums[i + count], sums[i], upper);
+        sums[i] = chosen(sums[i], sums[i + count], upper) + WARP_OTHER(given, other);
+      }
     }
-    // The running maximum, sum and values; what there was shrinks where the maximum has grown.
-    ROWWISE(r) {
-      float larger = top[r];
-      AHEADWISE(u) larger = fmax(larger, scores[r][u]);  // a maximum without NaN will do: the sum has it
-      const float shrink = exp(top[r] - larger);
-      top[r] = larger;
-      total[r] *= shrink;
-      EIGHTWISE(i) y[r][i] *= shrink;
-      AHEADWISE(u) {
-        const float power = exp(scores[r][u] - larger);
-        total[r] += power;
-        EIGHTWISE(i) y[r][i] += power * values[u][i];
+    if (lane % ALIKE == 0) UNROLLED for (int i = 0; i < LEFT; i++) (&powers[side * AHEAD][0])[mine + i] = sums[i];
+    LOCAL_BARRIER;
+    // The running maximum and sum of the row of this warp, and powers in the place of scores.
+    if (warp < ROWS) {
+      float larger = top;
+      EACHWISE(j) {
+        if (lane + 32 * j < TILE) now[j] += CAPPED(powers[lane + 32 * j][warp]);
+        larger = fmax(larger, now[j]);  // a maximum without NaN will do: the sum has it
+      }
+      UNROLLED for (int other = 16; other > 0; other >>= 1) larger = fmax(larger, WARP_OTHER(larger, other));
+      const float shrink = exp(top - larger);
+      top = larger;
+      total *= shrink;
+      EACHWISE(j) {
+        const float power = exp(now[j] - larger);
+        total += power;
+        if (lane + 32 * j < TILE) powers[lane + 32 * j][warp] = power;
+      }
+      if (lane == 0) shrinks[warp] = shrink;
+    }
+    LOCAL_BARRIER;
+    // Powers times values; what there was shrinks where the maximum has grown.
+    if (first > start) ROWWISE(r) EIGHTWISE(i) y[r][i] *= shrinks[r];
+    AHEADWISE(u) {
+      const eight floats = value_of(values[u]);
+      ROWWISE(r) {
+        const float power = powers[side * AHEAD + u][r];
+        EIGHTWISE(i) y[r][i] += power * floats.at[i];
       }
     }
   }
-  // The sides of a warp come together, then the warps.
-  ROWWISE(r) {
-    UNROLLED for (int other = LANES; other < 32; other <<= 1) {
-      const float theirs = __shfl_xor_sync(WHOLE_WARP, top[r], other), larger = fmax(top[r], theirs);
-      const float mine = exp(top[r] - larger), factor = exp(theirs - larger);
-      top[r] = larger;
-      total[r] = total[r] * mine + __shfl_xor_sync(WHOLE_WARP, total[r], other) * factor;
-      EIGHTWISE(i) y[r][i] = y[r][i] * mine + __shfl_xor_sync(WHOLE_WARP, y[r][i], other) * factor;
-    }
-    if (side == 0) {
-      EIGHTWISE(i) if (e + i < DV) ends[warp][r][2 + e + i] = y[r][i];
-      if (e == 0) {
-        ends[warp][r][0] = top[r];
-        ends[warp][r][1] = total[r];
-      }
-    }
-  }
+  // The sides come together.
+  ROWWISE(r) EIGHTWISE(i) ends[side][r][e + i] = y[r][i];
   LOCAL_BARRIER;
-  for (int at = ITEM_X; at < ROWS * DV; at += 32 * WARPS) {
-    const int r = at / DV, d = at % DV;
-    float largest = LOWEST, sum = 0.0f, value = 0.0f;
-    UNROLLED for (int i = 0; i < WARPS; i++) largest = fmax(largest, ends[i][r][0]);
-    UNROLLED for (int i = 0; i < WARPS; i++) {
-      const float power = exp(ends[i][r][0] - largest);
-      sum += ends[i][r][1] * power;
-      value += ends[i][r][2 + d] * power;
-    }
-    END_OF_ROW(r, largest, sum)  // declares to, factor, stored
-    if (!stored) continue;
-    if (p.splits > 1 && d == 0) {
-      to[-2] = largest;
-      to[-1] = sum;
-    }
-    to[d] = value * factor;
+  if (warp >= ROWS) return;
+  total = warp_sum(total);
+  END_OF(warp, token, head, top, total)  // declares to, factor, stored
+  if (!stored) return;
+  if (p.splits > 1 && lane == 0) {
+    to[-2] = top;
+    to[-1] = total;
+  }
+  ROLLED for (int d = lane; d < DV; d += 32) {
+    float sum = 0.0f;
+    UNROLLED for (int i = 0; i < WARPS * SIDES; i++) sum += ends[i][warp][d];
+    to[d] = sum * factor;
+  }
+}
+
+//: attend_join
+// The parts of a row become its result. Each warp has some parts, each lane every 32nd value; then warps come together.
+#define WARPS 8
+#define VALUES ((DV + 31) / 32)
+#define VALUEWISE(c) UNROLLED for (int c = 0; c < VALUES; c++)
+#define WARPWISE(i) UNROLLED for (int i = 0; i < WARPS; i++)
+
+KERNEL_HEAD {
+  __shared__ float tops[WARPS], totals[WARPS], ends[WARPS][32 * VALUES];
+  const int row = (GROUP_Z * p.y.ne[2] + GROUP_Y) * p.y.ne[1] + GROUP_X, warp = ITEM_X / 32, lane = ITEM_X % 32;
+  float top = LOWEST, total = 0.0f, y[VALUES];
+  VALUEWISE(c) y[c] = 0.0f;
+  // One part after the other, as there are few mostly; loads of a part do not wait for each other.
+  ROLLED for (int i = warp; i < p.part.ne[1]; i += WARPS) {
+    const float* part = (const float*)ROW(part, i, row, 0);
+    const float theirs = part[0], sum = part[1];
+    float values[VALUES];
+    VALUEWISE(c) values[c] = lane + 32 * c < DV ? part[2 + lane + 32 * c] : 0.0f;
+    const float larger = fmax(top, theirs), shrink = exp(top - larger), power = exp(theirs - larger);
+    top = larger;
+    total = total * shrink + sum * power;
+    VALUEWISE(c) y[c] = y[c] * shrink + values[c] * power;
+  }
+  VALUEWISE(c) ends[warp][lane + 32 * c] = y[c];
+  if (lane == 0) {
+    tops[warp] = top;
+    totals[warp] = total;
+  }
+#ifdef sinks_bytes
+  const float sink = load_sinks(AT(sinks, GROUP_X, 0, 0, 0));
+#else
+  const float sink = LOWEST;
+#endif
+  LOCAL_BARRIER;
+  float largest = sink, factors[WARPS];
+  WARPWISE(i) largest = fmax(largest, tops[i]);
+#ifdef sinks_bytes
+  float all = exp(sink - largest);
+#else
+  float all = 0.0f;
+#endif
+  WARPWISE(i) {
+    factors[i] = exp(tops[i] - largest);
+    all += totals[i] * factors[i];
+  }
+  const float factor = all == 0.0f ? 0.0f : 1.0f / all;
+  float* to = (float*)ROW(y, GROUP_X, GROUP_Y, GROUP_Z);
+  ROLLED for (int d = ITEM_X; d < DV; d += 32 * WARPS) {
+    float sum = 0.0f;
+    WARPWISE(i) sum += ends[i][d] * factors[i];
+    to[d] = sum * factor;
   }
 }

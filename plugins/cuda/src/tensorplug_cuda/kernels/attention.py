@@ -1,5 +1,7 @@
 """Attention in one op: few rows split their positions over groups, whose parts are then joined."""
 
+from dataclasses import replace
+
 from tensorplug.device import Tensor
 from tensorplug_cuda.kernels import cores
 from tensorplug_simt.facts import Facts
@@ -7,7 +9,7 @@ from tensorplug_simt.families import attention as shared
 from tensorplug_simt.families.softmax import SLOPE
 from tensorplug_simt.grids import power_of_two
 from tensorplug_simt.lowering import number
-from tensorplug_simt.program import Program, blocks_of
+from tensorplug_simt.program import Kernel, Launch, Program, blocks_of
 
 TEXT = "tensorplug_cuda:kernels/attention.cu"
 MMA_TEXT = "tensorplug_cuda:kernels/attention_mma.cu"
@@ -16,13 +18,18 @@ ATTEND = shared.main_kernel("attend", TEXT, SLOPE, shared.TEXT)
 ATTEND_FEW = shared.main_kernel("attend_few", TEXT, SLOPE, shared.TEXT, cores.QUADS)
 MMA_ATTEND = shared.main_kernel("mma_attend", MMA_TEXT, SLOPE, shared.TEXT, *cores.CORES)
 
+JOIN = Kernel("attend_join", TEXT, shared.JOIN.buffers, shared.JOIN.writes, (), (shared.TEXT,))
+"""Makes results of the parts."""
+
 ITEMS = 128
+ITEMS_OF_FEW = 256
+"""Items of a group of `attend_few` and of `attend_join`."""
 SHORTEST = 128
 """Positions that are worth a group of their own."""
 EIGHT = 8
 """Elements of a key or a value that an item of `attend_few` has."""
-FEW, SHORTEST_OF_FEW = 4, 32
-"""Rows of a group of `attend_few`, and positions that are worth such a group."""
+FEW, SHORTEST_OF_FEW = 4, 24
+"""Rows of a group of `attend_few`, and positions that are worth one: it takes 32 or more."""
 MOST = 2
 """Groups of `attend_few` or of `mma_attend` for a unit."""
 WIDE_HEAD = 256
@@ -40,7 +47,9 @@ FEW_ROWS = 32
 def flash_attn_ext(node: Tensor, facts: Facts) -> Program:
     """Softmax of scaled, capped and masked scores, times values."""
     shared.check(node)
-    return (by_tensor_cores if by_halves(node, facts) else in_f32)(node, facts)
+    program = (by_tensor_cores if by_halves(node, facts) else in_f32)(node, facts)
+    first, *joins = program.launches
+    return Program((first, *(_by_warps(join, node) for join in joins)), program.scratch)
 
 
 def in_f32(node: Tensor, facts: Facts) -> Program:
@@ -52,7 +61,7 @@ def in_f32(node: Tensor, facts: Facts) -> Program:
             node,
             facts,
             together=power_of_two(min(rows, FEW)),
-            items=ITEMS,
+            items=ITEMS_OF_FEW,
             shortest=SHORTEST_OF_FEW,
             most=MOST,
             defines={"LANES": power_of_two(blocks_of(head, EIGHT))},
@@ -102,6 +111,11 @@ def _fill(node: Tensor, facts: Facts, together: int) -> bool:
     rows = shared.rows_of(node)
     groups = blocks_of(rows, together) * k.ne[2] * q.ne[3]
     return 2 * rows > together and groups * max(1, k.ne[1] // SHORTEST) >= facts.units
+
+
+def _by_warps(join: Launch, node: Tensor) -> Launch:
+    """The launch that joins parts, with the kernel of this backend: a group for each row, too."""
+    return replace(join, kernel=JOIN, local=(ITEMS_OF_FEW, 1, 1), defines={"DV": node.ne[0]})
 
 
 def operations(node: Tensor) -> int:
