@@ -40,20 +40,24 @@ DEVICE float product(const int* q, const uchar* codes) {
   return (float)__dp4a(q[3], x.w, __dp4a(q[2], x.z, sum));
 }
 
-// What a share of w and a column give, of which the codes of run r lie at codes[r].
-DEVICE float dot(const Share* w, const uchar* x, const int* codes, const uchar* scales) {
-  float total = 0.0f;
+// What a share of w gives with a column that begins at `x`, of which the codes of run r lie at codes[r], and the scales
+// at `scales`, for the first block; `moved` is how many elements away from it the share is.
+DEVICE float dot(const Share* w, const uchar* x, const uint* codes, uint scales, uint moved) {
+  const uchar* from = x + (scales + moved / 32 * BYTES_OF_SCALES);
+  float products[RUNS];
+  for (int r = 0; r < RUNS; r++) products[r] = product(w->q + 4 * r, x + (codes[r] + moved));
 #ifdef PARTS_SHARED
+  float total = 0.0f;
   for (int r = 0; r < RUNS; r += 2) {
-    const float4 two = *(const float4*)(scales + 8 * r);
-    total += w->s[r] * (two.x * product(w->q + 4 * r, x + codes[r]));
-    total += w->s[r + 1] * (two.z * product(w->q + 4 * r + 4, x + codes[r + 1]));
+    const float4 two = *(const float4*)(from + 8 * r);
+    total += w->s[r] * (two.x * products[r]);
+    total += w->s[r + 1] * (two.z * products[r + 1]);
     total += w->o[r] * two.y;
     total += w->o[r + 1] * two.w;
   }
 #else
-  const float2 scale = *(const float2*)scales;
-  total = scale.x * (w->s[0] * product(w->q, x + codes[0]) + w->s[1] * product(w->q + 4, x + codes[1]));
+  const float2 scale = *(const float2*)from;
+  float total = scale.x * (w->s[0] * products[0] + w->s[1] * products[1]);
   if (OFFSETS) total += w->o[0] * scale.y;
 #endif
   return total;
@@ -83,9 +87,10 @@ KERNEL_HEAD {
   // beyond the last it takes its first one, or the last, for nothing: a warp waits for all of its items.
   const int blocks = p.w.ne[0] / w_block, step = PER_ROW / SHARES;
   const int share = lane % SHARES, own = lane / SHARES, start = own < blocks ? own : blocks - 1;
-  const int part = start * (w_block / 32) + FIRST_PART(share), scales = RUN_SCALES(p.w.ne[0], part, share);
-  int codes[RUNS];
-  for (int r = 0; r < RUNS; r++) codes[r] = RUN_CODES(part, share, r);
+  const int part = start * (w_block / 32) + FIRST_PART(share);
+  const uint scales = (uint)RUN_SCALES(p.w.ne[0], part, share);
+  uint codes[RUNS];
+  for (int r = 0; r < RUNS; r++) codes[r] = (uint)RUN_CODES(part, share, r);
   for (int turn = 0; turn < blocks; turn += AT_ONCE * step) {
     Share taken[AT_ONCE];
     WITH_GATE(Share taken2[AT_ONCE];)
@@ -98,14 +103,12 @@ KERNEL_HEAD {
     }
     __syncwarp();  // the compiler moves no load behind this
     UNROLLED for (int l = 0; l < AT_ONCE; l++) {
-      const int moved = (at[l] - start) * w_block;
+      const uint moved = (uint)(at[l] - start) * w_block;
       const bool counts = turn + l * step + own < blocks;
       for (int c = 0; c < COLUMNS; c++) {
-        const uchar* x = columns[c] + moved;
-        const uchar* x_scales = columns[c] + scales + moved / 32 * BYTES_OF_SCALES;
-        const float sum = dot(taken + l, x, codes, x_scales);
+        const float sum = dot(taken + l, columns[c], codes, scales, moved);
         sums[c] += counts ? sum : 0.0f;
-        WITH_GATE(const float sum2 = dot(taken2 + l, x, codes, x_scales);)
+        WITH_GATE(const float sum2 = dot(taken2 + l, columns[c], codes, scales, moved);)
         WITH_GATE(sums2[c] += counts ? sum2 : 0.0f;)
       }
     }
