@@ -33,8 +33,9 @@ typedef unsigned int uint;
 // Before loops over arrays that should lie in registers, and before those whose code should be short.
 #define UNROLLED _Pragma("unroll")
 #define ROLLED _Pragma("unroll 1")
-// One of the numbers from `first` on: those of the block of parameters lie in order, in memory that any index reads.
-#define NUMBER_OF(first, i) ((&(first))[i])
+// One of the numbers from `first` on, which lie in order. PARAMETERS lie in memory that any index reads: they have an
+// address, while items would write a copy like `p` of a merged launch to memory of their own.
+#define NUMBER_OF(first, i) ((&PARAMETERS.first)[i])
 #define LOCAL_BARRIER __syncthreads()
 #define FLOAT_BITS(x) __float_as_uint(x)
 #define BITS_FLOAT(x) __uint_as_float(x)
