@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 
 from tensorplug.device import Tensor
+from tensorplug.graph.tensor import Ne
 from tensorplug_simt.facts import Facts
+from tensorplug_simt.lowering import NoKernel
 from tensorplug_simt.program import Kernel, Launch, Number, Region, blocks_of, launch
 
 Regions = Mapping[str, Tensor | Region]
@@ -19,6 +21,18 @@ def regions_of(kernel: Kernel, node: Tensor) -> dict[str, Tensor]:
     """The operands that `node` has, by the names of the buffers of `kernel`; its result is last."""
     named = zip(kernel.buffers, (*node.operands, node), strict=True)
     return {name: tensor for name, tensor in named if tensor is not None}
+
+
+def repeated(tensor: Tensor, ne: Ne) -> Region:
+    """`tensor` with the sizes `ne`: what it has once is repeated by strides of 0.
+
+    Raises NoKernel where several of its rows would be repeated.
+    """
+    sizes = list(zip(tensor.ne, tensor.nb, ne, strict=True))
+    if any(have not in (1, wanted) for have, _, wanted in sizes):
+        raise NoKernel(f"no kernel that repeats {tensor}")
+    strides = tuple(stride if have == wanted else 0 for have, stride, wanted in sizes)
+    return Region(tensor, tensor.dtype, ne, strides)
 
 
 def power_of_two(count: int) -> int:
