@@ -28,11 +28,10 @@ def repeated(tensor: Tensor, ne: Ne) -> Region:
 
     Raises NoKernel where several of its rows would be repeated.
     """
-    sizes = list(zip(tensor.ne, tensor.nb, ne, strict=True))
-    if any(have not in (1, wanted) for have, _, wanted in sizes):
+    if any(have not in (1, wanted) for have, wanted in zip(tensor.ne, ne, strict=True)):
         raise NoKernel(f"no kernel that repeats {tensor}")
-    strides = tuple(stride if have == wanted else 0 for have, stride, wanted in sizes)
-    return Region(tensor, tensor.dtype, ne, strides)
+    b0, b1, b2, b3 = (b if n > 1 else 0 for n, b in zip(tensor.ne, tensor.nb, strict=True))
+    return Region(tensor, tensor.dtype, ne, (b0, b1, b2, b3))
 
 
 def power_of_two(count: int) -> int:

@@ -59,13 +59,14 @@ static __device__ inline uint bytes_of_two(uint x, uint y, uint places) {
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(found) : "r"(x), "r"(y), "r"(places));
   return found;
 }
+#define PREFETCH(p) asm volatile("prefetch.global.L2 [%0];" ::"l"(p))
 #else
+#define PREFETCH(p)
 #define bytes_of_two(x, y, places) __byte_perm(x, y, places)
 #endif
 DEVICE float load_f16(const uchar* p) { return half_bits_to_float(*(const ushort*)p); }
 DEVICE void store_f16(uchar* p, float x) { *(ushort*)p = float_to_half_bits(x); }
 DEVICE int atomic_next(int* p) { return atomicAdd(p, 1); }
-#define PREFETCH(p)
 #define BYTES_CHOSEN(x, y, places) bytes_of_two((uint)(x), (uint)(y), places)
 #define BYTES_LESS(a, b) __vsub4(a, b)
 #define BITS_SET(x) __popc(x)
