@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 
 from tensorplug.device import Tensor
+from tensorplug.graph.tensor import Ne
 from tensorplug_simt.facts import Facts
+from tensorplug_simt.lowering import NoKernel
 from tensorplug_simt.program import Kernel, Launch, Number, Region, blocks_of, launch
 
 Regions = Mapping[str, Tensor | Region]
@@ -19,6 +21,17 @@ def regions_of(kernel: Kernel, node: Tensor) -> dict[str, Tensor]:
     """The operands that `node` has, by the names of the buffers of `kernel`; its result is last."""
     named = zip(kernel.buffers, (*node.operands, node), strict=True)
     return {name: tensor for name, tensor in named if tensor is not None}
+
+
+def repeated(tensor: Tensor, ne: Ne) -> Region:
+    """`tensor` with the sizes `ne`: what it has once is repeated by strides of 0.
+
+    Raises NoKernel where several of its rows would be repeated.
+    """
+    if any(have not in (1, wanted) for have, wanted in zip(tensor.ne, ne, strict=True)):
+        raise NoKernel(f"no kernel that repeats {tensor}")
+    b0, b1, b2, b3 = (b if n > 1 else 0 for n, b in zip(tensor.ne, tensor.nb, strict=True))
+    return Region(tensor, tensor.dtype, ne, (b0, b1, b2, b3))
 
 
 def power_of_two(count: int) -> int:

@@ -33,8 +33,9 @@ typedef unsigned int uint;
 // Before loops over arrays that should lie in registers, and before those whose code should be short.
 #define UNROLLED _Pragma("unroll")
 #define ROLLED _Pragma("unroll 1")
-// One of the numbers from `first` on: those of the block of parameters lie in order, in memory that any index reads.
-#define NUMBER_OF(first, i) ((&(first))[i])
+// One of the numbers from `first` on, which lie in order. PARAMETERS lie in memory that any index reads: they have an
+// address, while items would write a copy like `p` of a merged launch to memory of their own.
+#define NUMBER_OF(first, i) ((&PARAMETERS.first)[i])
 #define LOCAL_BARRIER __syncthreads()
 #define FLOAT_BITS(x) __float_as_uint(x)
 #define BITS_FLOAT(x) __uint_as_float(x)
@@ -58,13 +59,14 @@ static __device__ inline uint bytes_of_two(uint x, uint y, uint places) {
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(found) : "r"(x), "r"(y), "r"(places));
   return found;
 }
+#define PREFETCH(p) asm volatile("prefetch.global.L2 [%0];" ::"l"(p))
 #else
+#define PREFETCH(p)
 #define bytes_of_two(x, y, places) __byte_perm(x, y, places)
 #endif
 DEVICE float load_f16(const uchar* p) { return half_bits_to_float(*(const ushort*)p); }
 DEVICE void store_f16(uchar* p, float x) { *(ushort*)p = float_to_half_bits(x); }
 DEVICE int atomic_next(int* p) { return atomicAdd(p, 1); }
-#define PREFETCH(p)
 #define BYTES_CHOSEN(x, y, places) bytes_of_two((uint)(x), (uint)(y), places)
 #define BYTES_LESS(a, b) __vsub4(a, b)
 #define BITS_SET(x) __popc(x)

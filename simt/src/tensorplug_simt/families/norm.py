@@ -6,7 +6,7 @@ from typing import Any
 from tensorplug.device import Group, Tensor
 from tensorplug.dtypes import F32
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.grids import Regions, group_size, per_row, regions_of
+from tensorplug_simt.grids import Regions, group_size, per_row, regions_of, repeated
 from tensorplug_simt.lowering import NoKernel, lowers, lowers_group, need_type, number
 from tensorplug_simt.program import Grid, Kernel, Program, Region, blocks_of, region
 
@@ -19,9 +19,10 @@ NORM_FUSED = Kernel(
     TEXT,
     ("x", "other", "weight", "bias", "sum", "y"),
     ("sum", "y"),
-    (("centred", "int"), EPS),
+    (EPS,),
 )
-"""Compiled with ADDED, SCALED and SHIFTED for what is there, and HELD where items hold a row."""
+"""Compiled with CENTRED, ADDED, SCALED and SHIFTED for what is there, and HELD where items hold a
+row, with WHOLE if all of them have HELD elements of it."""
 MOST_HELD = 16
 """Elements of a row that an item can hold."""
 
@@ -89,10 +90,18 @@ def norm_fused(group: Group, facts: Facts) -> Program:
     for tensor in regions.values():
         if tensor.nb[0] != F32.size or tensor.ne[0] != normed.ne[0]:
             raise NoKernel(f"no kernel for the layout of {tensor}")
-    kinds = {"ADDED": added, "SCALED": "weight" in group, "SHIFTED": "bias" in group}
+    rows = {name: repeated(tensor, normed.ne) for name, tensor in regions.items()}
+    kinds = {
+        "CENTRED": normed.op == "norm",
+        "ADDED": added,
+        "SCALED": "weight" in group,
+        "SHIFTED": "bias" in group,
+    }
+    length, items = normed.ne[0], group_size(normed.ne[0], facts)
+    held = blocks_of(length, items)
+    kinds["WHOLE"] = held <= MOST_HELD and length == held * items
     defines = {name: 1 for name, there in kinds.items() if there}
-    held = blocks_of(normed.ne[0], group_size(normed.ne[0], facts))
     if held <= MOST_HELD:
         defines["HELD"] = held
-    numbers = {"centred": int(normed.op == "norm"), "eps": number(normed, "eps")}
-    return _rows(NORM_FUSED, regions, normed.ne[1:], facts, numbers, defines)
+    numbers = {"eps": number(normed, "eps")}
+    return _rows(NORM_FUSED, rows, normed.ne[1:], facts, numbers, defines)

@@ -7,7 +7,7 @@ from typing import Any
 from tensorplug.device import Group, Tensor, contiguous_nb
 from tensorplug.dtypes import F16, F32, I32
 from tensorplug_simt.facts import Facts
-from tensorplug_simt.grids import group_size, power_of_two
+from tensorplug_simt.grids import group_size, power_of_two, repeated
 from tensorplug_simt.lowering import NoKernel, lowers, need_type, number
 from tensorplug_simt.program import Kernel, Program, Region, blocks_of, launch, region
 
@@ -67,7 +67,7 @@ def norm_rope(group: Group, facts: Facts) -> Program:
     lanes = blocks_of(pairs, items)
     turned = launch(
         NORM_ROPE,
-        _places(node, x) | {"weight": weight},
+        _places(node, x) | {"weight": repeated(weight, x.ne)},
         groups=(_groups(x, facts), 1, x.ne[3]),
         local=(items,),
         defines={**_defines((x, weight, node), node, lanes), "GROUP_SIZE": items},
