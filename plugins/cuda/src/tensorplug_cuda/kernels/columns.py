@@ -131,13 +131,13 @@ def _rounded(x: Tensor, codes: Region, facts: Facts) -> Launch:
 
 
 def _codes(x: Tensor) -> Region:
-    """Scratch memory for rounded columns: codes and scales of multiples of 8 steps, as `records.cu` lays them out."""
+    """Scratch memory for rounded columns: whole records of 8 steps, see `records.cu`."""
     words = blocks_of(x.ne[0], 8 * STEP) * RECORD // 4
     return scratch(I32, (words, *x.ne[1:]))
 
 
 def _lanes(length: int) -> int:
-    """Items for each row: fewer where rows are short. At least 16, whose blocks are multiples of 512 elements apart."""
+    """Items for each row: fewer where rows are short. 16 take multiples of 512 elements."""
     return 32 if length // STEP >= 2 * 32 else 16
 
 
