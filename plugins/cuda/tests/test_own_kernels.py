@@ -74,7 +74,7 @@ LIMITS = Limits(
         "decoded": 72,  # of tq1_0
         "expert_tiles": 72,  # for sm_70
         "matvec": 160,
-        "mma_attend": 240,  # heads of 256; one group of 256 items fits, and nothing is spilled
+        "mma_attend": 240,  # heads of 256; two groups of 128 items fit, and nothing is spilled
         "mma_experts": 128,
         "mma_product": 128,
         "product_tile": 160,  # of tensorplug-simt, for sm_70

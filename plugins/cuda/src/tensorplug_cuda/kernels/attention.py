@@ -38,8 +38,8 @@ MATRIX = 16
 """Rows that are worth a matrix of tensor cores."""
 TILES = ((64, 64, 1), (128, 32, 1), (WIDE_HEAD, 16, 2))
 """For heads up to a size, positions at a time that fit memory, and warps that share rows."""
-WARPS, MORE_WARPS = 4, 8
-"""Of a group for tensor cores; more, which read keys less often, where that leaves no unit idle."""
+WARPS = 4
+"""Of a group for tensor cores. Eight read keys less often, and were no faster on an H200."""
 FEW_ROWS = 32
 """Rows that are worth a smaller group."""
 
@@ -72,8 +72,8 @@ def in_f32(node: Tensor, facts: Facts) -> Program:
 
 def by_halves(node: Tensor, facts: Facts) -> bool:
     """Whether tensor cores compute it: many rows that share keys, of types and sizes that fit."""
-    q, k, v, mask = node.operands[:4]
-    in_order = all(t is None or t.nb[0] == t.dtype.size for t in (q, mask))
+    k, v = node.sources[1:3]
+    in_order = all(t is None or t.nb[0] == t.dtype.size for t in node.operands[0:4:3])
     if not (node.size and shared.rows_of(node) >= MATRIX and operations(node) >= facts.halves_from):
         return False
     return cores.fit(k.dtype, v.dtype) and _head(node) <= WIDE_HEAD and in_order
@@ -85,32 +85,22 @@ def by_tensor_cores(node: Tensor, facts: Facts) -> Program:
     Queries are scaled, then rounded to bf16 where keys and values are, else to f16; scores and sums
     are f32.
     """
-    rows = shared.rows_of(node)
     at_once, sides = next(tile for largest, *tile in TILES if _head(node) <= largest)
-    warps = MORE_WARPS if _fill(node, facts, MORE_WARPS * MATRIX // sides) else WARPS
     return shared.attend(
         MMA_ATTEND,
         node,
         facts,
-        together=warps * MATRIX // sides if rows > FEW_ROWS else FEW_ROWS,
-        items=32 * warps,
+        together=WARPS * MATRIX // sides if shared.rows_of(node) > FEW_ROWS else FEW_ROWS,
+        items=32 * WARPS,
         shortest=SHORTEST,
-        most=MOST if warps == WARPS else 1,
+        most=MOST,
         defines={
             **cores.defines(node.sources[1].dtype),
             **({"SOFTCAP": 1} if number(node, "softcap") else {}),
             "AT_ONCE": at_once,
-            "WARPS": warps,
+            "WARPS": WARPS,
         },
     )
-
-
-def _fill(node: Tensor, facts: Facts, together: int) -> bool:
-    """Whether groups of `together` rows are mostly full, and enough for all units."""
-    q, k = node.sources[:2]
-    rows = shared.rows_of(node)
-    groups = blocks_of(rows, together) * k.ne[2] * q.ne[3]
-    return 2 * rows > together and groups * max(1, k.ne[1] // SHORTEST) >= facts.units
 
 
 def _by_warps(join: Launch, node: Tensor) -> Launch:

@@ -21,15 +21,17 @@ DEVICE float added(float slope, float mask) {
 
 // Fill `kept` with AT_ONCE positions of `rows` from `from` on, zeros from `stop` and `size` on: with copies of quads as
 // they are, for which there are COPIES before and COPIED after, or with quads made of single elements. These are loops
-// of their own, so that the first is unrolled and asks nothing.
+// of their own, so that the first is unrolled and asks nothing. Where items fill whole rows together, the quads of an
+// item are the same ones of rows `more` further, which takes less arithmetic.
 #define QUADS_OF(size) (UP_TO_16(size) / 8)
 #define COPY_TILE(name, rows, kept, from, size) \
   UNROLLED for (uint first_ = 0; first_ < AT_ONCE * QUADS_OF(size); first_ += 32 * WARPS) { \
-    const uint i = first_ + ITEM_X, e = i % QUADS_OF(size) * 8; \
-    const int at = from + (int)(i / QUADS_OF(size)), there = at < stop && e < size; \
-    const uchar* quad = rows + min(at, stop - 1) * p.name.nb[1] + (e < size ? 2 * e : 0); \
-    if (AT_ONCE * QUADS_OF(size) % (32 * WARPS) == 0 || i < AT_ONCE * QUADS_OF(size)) \
-      COPY_QUAD_OR_ZERO(there, &kept[i / QUADS_OF(size)][e / 8], quad); \
+    const int more = 32 * WARPS % QUADS_OF(size) ? 0 : first_ / QUADS_OF(size); \
+    const uint i = first_ + ITEM_X - more * QUADS_OF(size), e = i % QUADS_OF(size) * 8; \
+    const int at = from + (int)(i / QUADS_OF(size)); \
+    const uchar* quad = rows + at * p.name.nb[1] + 2 * e + more * p.name.nb[1]; \
+    if (AT_ONCE * QUADS_OF(size) % (32 * WARPS) == 0 || first_ + ITEM_X < AT_ONCE * QUADS_OF(size)) \
+      COPY_QUAD_OR_ZERO(at + more < stop && e < size, &kept[i / QUADS_OF(size) + more][e / 8], quad); \
   }
 #define MAKE_TILE(name, ELEMENT, rows, kept, from, size) \
   for (uint i = ITEM_X; i < AT_ONCE * QUADS_OF(size); i += 32 * WARPS) { \
@@ -58,6 +60,12 @@ DEVICE float added(float slope, float mask) {
 #endif
 #define SEEN_IN(quad) ((((quad).x ^ HIDDEN) | ((quad).y ^ HIDDEN) | ((quad).z ^ HIDDEN) | ((quad).w ^ HIDDEN)) != 0)
 #define ADDS(quad) (((quad).x | (quad).y | (quad).z | (quad).w) != 0)
+#endif
+
+#ifndef TENSORPLUG_EMULATED
+// The compiler may use all registers that two groups leave each other. If it is not told, it takes fewer, and each
+// product of queries and keys waits for a load right before it.
+KERNEL_HEAD __launch_bounds__(32 * WARPS, 2);
 #endif
 
 KERNEL_HEAD {

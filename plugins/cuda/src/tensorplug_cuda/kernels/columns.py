@@ -32,8 +32,8 @@ FEW_COLUMNS = 16
 """More columns are worth tiles."""
 STEP = 32
 """Elements with a scale of their own in a rounded column."""
-RECORD = 416
-"""Bytes for eight of these steps; `OF_RECORD` of its text."""
+RECORD = 448
+"""Bytes for eight of these steps."""
 
 
 def few(node: Tensor, facts: Facts) -> Program:
@@ -131,15 +131,14 @@ def _rounded(x: Tensor, codes: Region, facts: Facts) -> Launch:
 
 
 def _codes(x: Tensor) -> Region:
-    """Scratch memory for rounded columns: a record for each 8 parts of 32 elements."""
+    """Scratch memory for rounded columns: codes and scales of multiples of 8 steps, as `records.cu` lays them out."""
     words = blocks_of(x.ne[0], 8 * STEP) * RECORD // 4
     return scratch(I32, (words, *x.ne[1:]))
 
 
 def _lanes(length: int) -> int:
-    """Items for each row: fewer where rows are so short that many would have nothing to do."""
-    parts = length // STEP
-    return 32 if parts >= 4 * 32 else 16 if parts >= 2 * 16 else 8
+    """Items for each row: fewer where rows are short. At least 16, whose blocks are multiples of 512 elements apart."""
+    return 32 if length // STEP >= 2 * 32 else 16
 
 
 # --- scratch memory of groups --------------------------------------------------------------------

@@ -20,32 +20,55 @@ KERNEL_HEAD {
   // Numbers so small that their inverse is none count as 0.
   const float inverse = largest > 1e-30f ? 127.0f / largest : 0.0f;
   const int code = odd ? 0 : (int)rint(value * inverse);
-  int sum = code;
-  for (int other = 8; other > 0; other >>= 1) sum += __shfl_xor_sync(WARP, sum, other);
+  int half = code;
+  for (int other = 8; other > 0; other >>= 1) half += __shfl_xor_sync(WARP, half, other);
+  const int whole = half + __shfl_xor_sync(WARP, half, 16);
   uchar* to = ROW(y, i1, i2, i3);
-  to[RUN_CODES(part, lane / 16) + lane % 16] = (uchar)(code & 255);
-  if (lane % 16 == 0) {
-    const float scale = largest / 127.0f;
-    *(float2*)(to + RUN_SCALE(part, lane / 16)) = make_float2(scale, scale * (float)sum);
-  }
+  to[HALF_CODES(part, lane / 16) + lane % 16] = (uchar)(code & 255);
+  const float scale = largest / 127.0f;
+  const int length = p.x.ne[0];
+  if (lane % 16 == 0) *(float2*)(to + HALF_SCALE(length, part, lane / 16)) = make_float2(scale, scale * (float)half);
+  if (lane == 0) *(float2*)(to + PART_SCALE(length, part)) = make_float2(scale, scale * (float)whole);
 }
 
 //: matvec
-// What runs of w and of a column at the same places give.
-DEVICE float dot(const int* q, const float* s, const float* o, const uchar* codes, const uchar* scales) {
+// A run of w times the codes of a column at the same places.
+DEVICE float product(const int* q, const uchar* codes) {
+  const int4 x = *(const int4*)codes;
+  const int sum = __dp4a(q[1], x.y, __dp4a(q[0], x.x, 0));
+  return (float)__dp4a(q[3], x.w, __dp4a(q[2], x.z, sum));
+}
+
+// What a share of w gives with a column that begins at `x`, of which the codes of run r lie at codes[r], and the scales
+// at `scales`, for the first block; `moved` is how many elements away from it the share is.
+DEVICE float dot(const Share* w, const uchar* x, const uint* codes, uint scales, uint moved) {
+  const uchar* from = x + (scales + moved / 32 * BYTES_OF_SCALES);
+  float products[RUNS];
+  for (int r = 0; r < RUNS; r++) products[r] = product(w->q + 4 * r, x + (codes[r] + moved));
+#ifdef PARTS_SHARED
   float total = 0.0f;
-  for (int r = 0; r < RUNS; r++) {
-    const int4 x = *(const int4*)(codes + RUN(r, 16));
-    const float2 scale = *(const float2*)(scales + RUN(r, 8));
-    int sum = __dp4a(q[4 * r], x.x, 0);
-    sum = __dp4a(q[4 * r + 1], x.y, sum);
-    sum = __dp4a(q[4 * r + 2], x.z, sum);
-    sum = __dp4a(q[4 * r + 3], x.w, sum);
-    total += s[r] * (scale.x * (float)sum);
-    if (HAS_OFFSETS) total += o[r] * scale.y;
+  for (int r = 0; r < RUNS; r += 2) {
+    const float4 two = *(const float4*)(from + 8 * r);
+    total += w->s[r] * (two.x * products[r]);
+    total += w->s[r + 1] * (two.z * products[r + 1]);
+    total += w->o[r] * two.y;
+    total += w->o[r + 1] * two.w;
   }
+#else
+  const float2 scale = *(const float2*)from;
+  float total = scale.x * (w->s[0] * products[0] + w->s[1] * products[1]);
+  if (OFFSETS) total += w->o[0] * scale.y;
+#endif
   return total;
 }
+
+// Blocks of a row that an item loads before it multiplies them, so that more bytes are under way. One where two
+// matrices are loaded, or where many sums need registers.
+#if COLUMNS == 1 && !defined(w2_bytes)
+#define AT_ONCE 2
+#else
+#define AT_ONCE 1
+#endif
 
 KERNEL_HEAD {
   const int lane = ITEM_X % PER_ROW, i0 = (GROUP_X * LOCAL_X + ITEM_X) / PER_ROW;
@@ -57,26 +80,37 @@ KERNEL_HEAD {
   for (int c = 0; c < COLUMNS; c++) sums[c] = 0.0f;
   WITH_GATE(const uchar* w2 = MATRIX(w2); float sums2[COLUMNS];)
   WITH_GATE(for (int c = 0; c < COLUMNS; c++) sums2[c] = 0.0f;)
-#define ADD_SHARE(w, sums) \
-  { \
-    int q[4 * RUNS]; \
-    float s[RUNS], o[RUNS]; \
-    take(w + (long)block * w_bytes, share, q, s, o); \
-    for (int c = 0; c < COLUMNS; c++) { \
-      const uchar* x = ROW(x, COLUMN(c), i2, i3); \
-      sums[c] += dot(q, s, o, x + codes, x + scales); \
-    } \
-  }
-  // An item has the same share of all of its blocks.
-  const int share = lane & (SHARES - 1), start = lane / SHARES, step = PER_ROW / SHARES;
-  const int blocks = p.w.ne[0] / w_block;
+  const uchar* columns[COLUMNS];
+  for (int c = 0; c < COLUMNS; c++) columns[c] = ROW(x, COLUMN(c), i2, i3);
+  // An item has the same share of all of its blocks, whose codes of a column are equally far apart. In place of blocks
+  // beyond the last it takes its first one, or the last, for nothing: a warp waits for all of its items.
+  const int blocks = p.w.ne[0] / w_block, step = PER_ROW / SHARES;
+  const int share = lane % SHARES, own = lane / SHARES, start = own < blocks ? own : blocks - 1;
   const int part = start * (w_block / 32) + FIRST_PART(share);
-  int codes = RUN_CODES(part, HALF(share)), scales = RUN_SCALE(part, HALF(share));
-  for (int block = start; block < blocks; block += step) {
-    ADD_SHARE(w, sums)
-    WITH_GATE(ADD_SHARE(w2, sums2))
-    codes += step * w_block / 256 * OF_RECORD;
-    scales += step * w_block / 256 * OF_RECORD;
+  const uint scales = (uint)RUN_SCALES(p.w.ne[0], part, share);
+  uint codes[RUNS];
+  for (int r = 0; r < RUNS; r++) codes[r] = (uint)RUN_CODES(part, share, r);
+  for (int turn = 0; turn < blocks; turn += AT_ONCE * step) {
+    Share taken[AT_ONCE];
+    WITH_GATE(Share taken2[AT_ONCE];)
+    int at[AT_ONCE];
+    UNROLLED for (int l = 0; l < AT_ONCE; l++) {
+      const int block = turn + l * step + own;
+      at[l] = block < blocks ? block : start;
+      take(w + (long)at[l] * w_bytes, share, taken[l].q, taken[l].s, taken[l].o);
+      WITH_GATE(take(w2 + (long)at[l] * w_bytes, share, taken2[l].q, taken2[l].s, taken2[l].o);)
+    }
+    __syncwarp();  // the compiler moves no load behind this
+    UNROLLED for (int l = 0; l < AT_ONCE; l++) {
+      const uint moved = (uint)(at[l] - start) * w_block;
+      const bool counts = turn + l * step + own < blocks;
+      for (int c = 0; c < COLUMNS; c++) {
+        const float sum = dot(taken + l, columns[c], codes, scales, moved);
+        sums[c] += counts ? sum : 0.0f;
+        WITH_GATE(const float sum2 = dot(taken2 + l, columns[c], codes, scales, moved);)
+        WITH_GATE(sums2[c] += counts ? sum2 : 0.0f;)
+      }
+    }
   }
   FINISH(PER_ROW)  // adds up sums of PER_ROW items, stores them
 }

@@ -1,8 +1,9 @@
 // What an item takes of a block of weights: RUNS runs of 16 elements, four of their bytes to an int; SHARES items take
-// a block. Element i of run r is s[r] * (byte i of q + 4 * r) + o[r] if there are HAS_OFFSETS.
+// a block. Element i of run r is s[r] * (byte i of q + 4 * r) + o[r].
 //
-// Most types have two runs, a part of 32 elements. Where the bits of a byte belong to several parts, an item takes 16
-// bytes whole, and so a run of each of these parts: all first or all second halves of them.
+// Most types have two runs, a part of 32 elements, and one offset or none, as OFFSETS says. Where the bits of a byte
+// belong to several parts, an item takes 16 bytes whole, and so a run of each of these parts: all first or all second
+// halves of them.
 
 #if defined(w_is_q4_K) || defined(w_is_q5_K)
 #define PARTS_SHARED 2
@@ -13,18 +14,23 @@
 #ifdef PARTS_SHARED
 #define RUNS PARTS_SHARED
 #define SHARES (16 / RUNS)
-#define HAS_OFFSETS 1
 #define FIRST_PART(share) (RUNS * ((share) >> 1))
 #define HALF(share) ((share) & 1)
-#define RUN(r, bytes) ((r) * (bytes))
+#define RUN_CODES(part, share, r) HALF_CODES((part) + (r), HALF(share))
+#define RUN_SCALES(length, part, share) HALF_SCALE(length, part, HALF(share))
+#define BYTES_OF_SCALES 16
 #else
 #define RUNS 2
 #define SHARES (w_block / 32)
-#define HAS_OFFSETS OFFSETS
 #define FIRST_PART(share) (share)
-#define HALF(share) 0
-#define RUN(r, bytes) ((r) * OF_HALVES)
+#define RUN_CODES(part, share, r) HALF_CODES(part, r)
+#define RUN_SCALES(length, part, share) PART_SCALE(length, part)
+#define BYTES_OF_SCALES 8
 #endif
+typedef struct {
+  int q[4 * RUNS];
+  float s[RUNS], o[RUNS];
+} Share;
 
 DEVICE float byte_float(uint word, int at) { return (float)(uchar)(word >> 8 * at); }
 
@@ -175,6 +181,5 @@ DEVICE void take(const uchar* b, int share, int* q, float* s, float* o) {
 #else
 DEVICE void take(const uchar* b, int share, int* q, float* s, float* o) {
   unpack(b, share, q, s, o);
-  if (OFFSETS == 1) o[1] = o[0];
 }
 #endif
