@@ -7,26 +7,25 @@
 //: rounded
 // A warp for each part of 32 elements of x; what is not finite makes its scale NaN.
 KERNEL_HEAD {
-  const uint flat = (uint)(GROUP_X * (LOCAL_X / 32) + ITEM_X / 32);
-  if (flat >= p.count) return;
-  const uint parts = (uint)p.x.ne[0] / 32u, row = flat / parts;
-  const int lane = ITEM_X % 32, part = (int)(flat % parts);
-  UNFLATTEN_ROW(x, row, i1, i2, i3)
+  const int flat = GROUP_X * (LOCAL_X / 32) + ITEM_X / 32;
+  if ((uint)flat >= p.count) return;
+  const int parts = p.x.ne[0] / 32, row = quotient(flat, parts), matrix = quotient(row, p.x.ne[1]);
+  const int lane = ITEM_X % 32, part = flat - row * parts;
+  const int i1 = row - matrix * p.x.ne[1], i3 = quotient(matrix, p.x.ne[2]), i2 = matrix - i3 * p.x.ne[2];
   const float value = load_x(AT(x, 32 * part + lane, i1, i2, i3));
-  float largest = fabs(value), odd = value * 0.0f;  // odd: NaN where a value is not finite
-  for (int other = 16; other > 0; other >>= 1) {
-    largest = fmax(largest, __shfl_xor_sync(WARP, largest, other));
-    odd += __shfl_xor_sync(WARP, odd, other);
-  }
+  uint bits = FLOAT_BITS(fabs(value));  // in the order of their values, with infinity and NaN after all others
+  for (int other = 16; other > 0; other >>= 1) bits = max(bits, __shfl_xor_sync(WARP, bits, other));
+  const bool odd = bits >= 0x7f800000u;
+  const float largest = BITS_FLOAT(odd ? 0x7fc00000u : bits);
   // Numbers so small that their inverse is none count as 0.
   const float inverse = largest > 1e-30f ? 127.0f / largest : 0.0f;
-  const int code = odd == 0.0f ? (int)rint(value * inverse) : 0;
+  const int code = odd ? 0 : (int)rint(value * inverse);
   int half = code;
   for (int other = 8; other > 0; other >>= 1) half += __shfl_xor_sync(WARP, half, other);
   const int whole = half + __shfl_xor_sync(WARP, half, 16);
   uchar* to = ROW(y, i1, i2, i3);
   to[HALF_CODES(part, lane / 16) + lane % 16] = (uchar)(code & 255);
-  const float scale = largest / 127.0f + odd;
+  const float scale = largest / 127.0f;
   const int length = p.x.ne[0];
   if (lane % 16 == 0) *(float2*)(to + HALF_SCALE(length, part, lane / 16)) = make_float2(scale, scale * (float)half);
   if (lane == 0) *(float2*)(to + PART_SCALE(length, part)) = make_float2(scale, scale * (float)whole);
