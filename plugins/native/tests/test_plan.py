@@ -55,6 +55,20 @@ def test_nodes_with_kernels_are_one_program_and_numpy_computes_the_others(device
     np.testing.assert_allclose(transfer.read(node, bindings), wanted, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.skipif(not TASKS.is_dir(), reason="the system does not list threads")
+@pytest.mark.parametrize(("rows", "wakes"), [(1, False), (2000, True)])
+def test_a_few_rows_of_a_table_wake_no_threads(device, rows, wakes):
+    table, ids = tp.input("table", (8, 64), tp.F32), tp.input("ids", (rows,), tp.I32)
+    values = {table: RNG.normal(size=(8, 64)).astype(np.float32), ids: np.arange(rows) % 8}
+    with device.open(threads=3) as stream:
+        before = len(list(TASKS.iterdir()))
+
+        found = run(stream, tp.get_rows(table, ids), values)
+
+        assert (len(list(TASKS.iterdir())) > before) == wakes
+    np.testing.assert_array_equal(found, values[table][values[ids]])
+
+
 @pytest.mark.parametrize(
     ("make", "op"),
     [

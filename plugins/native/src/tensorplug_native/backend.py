@@ -32,6 +32,8 @@ class NativeBackend(CPUBackend):
         self.prefers_f16 = activations == "int8" and level.name in INT8_LEVELS
         self.watch = Watch()
         self._own = self._present = Pool(threads, processors)
+        self.caller = Pool(1)
+        """The caller's thread, for work that is not worth waking others."""
         self._scratch = aligned(0)
         super().__init__(device, threads)
 
@@ -76,6 +78,7 @@ class NativeBackend(CPUBackend):
 
     def _close(self) -> None:
         self._own.close()
+        self.caller.close()
         super()._close()
 
 

@@ -34,6 +34,11 @@ if TYPE_CHECKING:
     from tensorplug_native.backend import NativeBackend
 
 
+SMALL = 1 << 16
+"""Bytes of rows that one thread takes. Threads that were woken wait awake for a millisecond, which
+slows whatever else the processor does: a GPU's token, whose embedding was read here, by a fifth."""
+
+
 class Program:
     """Nodes that the library computes in one call."""
 
@@ -44,6 +49,9 @@ class Program:
         self._prepared: tuple[int, int] | None = None
         self._scratch = 0
         """Bytes that the kernels want."""
+        nodes = [e.node for e in self.encoded]
+        only_rows = all(node.op == "get_rows" for node in nodes)
+        self._is_small = only_rows and sum(node.nbytes for node in nodes) <= SMALL
 
     @cached_property
     def _slots(self) -> Sequence[tuple[int, Tensor, int]]:
@@ -65,7 +73,8 @@ class Program:
 
     def run(self, backend: "NativeBackend") -> Outcome:
         """Compute all nodes, or stop early and say why."""
-        functions, level, pool = library(), backend.level.index, backend.pool
+        functions, level = library(), backend.level.index
+        pool = backend.caller if self._is_small else backend.pool
         count = len(self.encoded)
         if self._prepared != (level, pool.count):
             size = functions.prepare(level, self._start, count, pool.count)

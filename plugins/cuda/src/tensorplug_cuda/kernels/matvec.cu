@@ -62,14 +62,6 @@ DEVICE float dot(const Share* w, const uchar* x, const uint* codes, uint scales,
   return total;
 }
 
-// Blocks of a row that an item loads before it multiplies them, so that more bytes are under way. One where two
-// matrices are loaded, or where many sums need registers.
-#if COLUMNS == 1 && !defined(w2_bytes)
-#define AT_ONCE 2
-#else
-#define AT_ONCE 1
-#endif
-
 KERNEL_HEAD {
   const int lane = ITEM_X % PER_ROW, i0 = (GROUP_X * LOCAL_X + ITEM_X) / PER_ROW;
   // Items of rows beyond the last help to exchange sums.
@@ -82,34 +74,20 @@ KERNEL_HEAD {
   WITH_GATE(for (int c = 0; c < COLUMNS; c++) sums2[c] = 0.0f;)
   const uchar* columns[COLUMNS];
   for (int c = 0; c < COLUMNS; c++) columns[c] = ROW(x, COLUMN(c), i2, i3);
-  // An item has the same share of all of its blocks, whose codes of a column are equally far apart. In place of blocks
-  // beyond the last it takes its first one, or the last, for nothing: a warp waits for all of its items.
-  const int blocks = p.w.ne[0] / w_block, step = PER_ROW / SHARES;
-  const int share = lane % SHARES, own = lane / SHARES, start = own < blocks ? own : blocks - 1;
+  // An item has the same share of all of its blocks, whose codes of a column are equally far apart.
+  const int blocks = p.w.ne[0] / w_block, share = lane % SHARES, start = lane / SHARES;
   const int part = start * (w_block / 32) + FIRST_PART(share);
   const uint scales = (uint)RUN_SCALES(p.w.ne[0], part, share);
   uint codes[RUNS];
   for (int r = 0; r < RUNS; r++) codes[r] = (uint)RUN_CODES(part, share, r);
-  for (int turn = 0; turn < blocks; turn += AT_ONCE * step) {
-    Share taken[AT_ONCE];
-    WITH_GATE(Share taken2[AT_ONCE];)
-    int at[AT_ONCE];
-    UNROLLED for (int l = 0; l < AT_ONCE; l++) {
-      const int block = turn + l * step + own;
-      at[l] = block < blocks ? block : start;
-      take(w + (long)at[l] * w_bytes, share, taken[l].q, taken[l].s, taken[l].o);
-      WITH_GATE(take(w2 + (long)at[l] * w_bytes, share, taken2[l].q, taken2[l].s, taken2[l].o);)
-    }
-    __syncwarp();  // the compiler moves no load behind this
-    UNROLLED for (int l = 0; l < AT_ONCE; l++) {
-      const uint moved = (uint)(at[l] - start) * w_block;
-      const bool counts = turn + l * step + own < blocks;
-      for (int c = 0; c < COLUMNS; c++) {
-        const float sum = dot(taken + l, columns[c], codes, scales, moved);
-        sums[c] += counts ? sum : 0.0f;
-        WITH_GATE(const float sum2 = dot(taken2 + l, columns[c], codes, scales, moved);)
-        WITH_GATE(sums2[c] += counts ? sum2 : 0.0f;)
-      }
+  for (int at = start; at < blocks; at += PER_ROW / SHARES) {
+    Share taken;
+    take(w + (long)at * w_bytes, share, taken.q, taken.s, taken.o);
+    WITH_GATE(Share taken2; take(w2 + (long)at * w_bytes, share, taken2.q, taken2.s, taken2.o);)
+    const uint moved = (uint)(at - start) * w_block;
+    for (int c = 0; c < COLUMNS; c++) {
+      sums[c] += dot(&taken, columns[c], codes, scales, moved);
+      WITH_GATE(sums2[c] += dot(&taken2, columns[c], codes, scales, moved);)
     }
   }
   FINISH(PER_ROW)  // adds up sums of PER_ROW items, stores them
