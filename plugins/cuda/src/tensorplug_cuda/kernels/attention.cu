@@ -108,7 +108,7 @@ KERNEL_HEAD {
 //: attend_few
 // WARPS warps take ROWS rows and a share of the positions, TILE in a turn. LANES items, one side of a warp, have AHEAD
 // of these together: eight elements of their keys and values each. The softmax and the end of row r are those of warp
-// r. A token has many brief launches of this kernel, each of which fetches its code anew: the code is kept short.
+// r. A token has many brief launches of this kernel, each of which fetches its code again: the code is kept short.
 #define WARPS 8
 #define SIDES (32 / LANES)
 #define WIDTH (8 * LANES)

@@ -39,7 +39,7 @@ MATRIX = 16
 TILES = ((64, 64, 1), (128, 32, 1), (WIDE_HEAD, 16, 2))
 """For heads up to a size, positions at a time that fit memory, and warps that share rows."""
 WARPS = 4
-"""Of a group for tensor cores. Eight read keys less often, and were no faster on an H200."""
+"""Of a group for tensor cores. Eight read keys less often, and took as long on an H200."""
 FEW_ROWS = 32
 """Rows that are worth a smaller group."""
 

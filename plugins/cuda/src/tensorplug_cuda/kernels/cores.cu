@@ -38,7 +38,7 @@ DEVICE uint pair(float first, float second) {
   asm("cvt.rn." KIND "x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
   return both;
 }
-// 2 to the power x, within two units of the last place; 0 where that is no normal number.
+// 2 to the power x, within two units of the last place; 0 where that is too small for a normal number.
 DEVICE float power_of_two(float x) {
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));

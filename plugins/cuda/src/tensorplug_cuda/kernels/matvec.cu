@@ -74,20 +74,27 @@ KERNEL_HEAD {
   WITH_GATE(for (int c = 0; c < COLUMNS; c++) sums2[c] = 0.0f;)
   const uchar* columns[COLUMNS];
   for (int c = 0; c < COLUMNS; c++) columns[c] = ROW(x, COLUMN(c), i2, i3);
-  // An item has the same share of all of its blocks, whose codes of a column are equally far apart.
-  const int blocks = p.w.ne[0] / w_block, share = lane % SHARES, start = lane / SHARES;
+  // An item has the same share of all of its blocks, whose codes of a column are equally far apart. In place of a block
+  // beyond the last it takes its first one, or the last, for nothing: all items of a warp take equally many turns, in
+  // which the compiler puts more loads in front (q8_0 3.6 TB/s of 4.4; 3.2 where items stop by themselves).
+  const int blocks = p.w.ne[0] / w_block, step = PER_ROW / SHARES;
+  const int share = lane % SHARES, own = lane / SHARES, start = own < blocks ? own : blocks - 1;
   const int part = start * (w_block / 32) + FIRST_PART(share);
   const uint scales = (uint)RUN_SCALES(p.w.ne[0], part, share);
   uint codes[RUNS];
   for (int r = 0; r < RUNS; r++) codes[r] = (uint)RUN_CODES(part, share, r);
-  for (int at = start; at < blocks; at += PER_ROW / SHARES) {
+  for (int turn = 0; turn < blocks; turn += step) {
+    const bool counts = turn + own < blocks;
+    const int at = counts ? turn + own : start;
     Share taken;
     take(w + (long)at * w_bytes, share, taken.q, taken.s, taken.o);
     WITH_GATE(Share taken2; take(w2 + (long)at * w_bytes, share, taken2.q, taken2.s, taken2.o);)
     const uint moved = (uint)(at - start) * w_block;
     for (int c = 0; c < COLUMNS; c++) {
-      sums[c] += dot(&taken, columns[c], codes, scales, moved);
-      WITH_GATE(sums2[c] += dot(&taken2, columns[c], codes, scales, moved);)
+      const float sum = dot(&taken, columns[c], codes, scales, moved);
+      sums[c] += counts ? sum : 0.0f;
+      WITH_GATE(const float sum2 = dot(&taken2, columns[c], codes, scales, moved);)
+      WITH_GATE(sums2[c] += counts ? sum2 : 0.0f;)
     }
   }
   FINISH(PER_ROW)  // adds up sums of PER_ROW items, stores them

@@ -35,6 +35,15 @@ typedef struct {
 DEVICE float byte_float(uint word, int at) { return (float)(uchar)(word >> 8 * at); }
 
 #ifdef PARTS_SHARED
+// Four words, by one load where they begin at a multiple of 16.
+DEVICE void words4(const uchar* from, int* to) {
+  if (((uint)(ulong)from & 15u) == 0) {
+    const int4 four = *(const int4*)from;
+    to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+  } else {
+    for (int j = 0; j < 4; j++) to[j] = bytes4(from + 4 * j);
+  }
+}
 // Words that begin `odd` bytes, 0 or 2, behind a multiple of four. If there is nothing before them, `whole` is false.
 DEVICE void odd_words(const uchar* from, uint odd, bool whole, int count, int* to) {
   const uint* words = (const uint*)from;
@@ -50,31 +59,23 @@ DEVICE void odd_words(const uchar* from, uint odd, bool whole, int count, int* t
 #endif
 
 #if defined(w_is_q4_K) || defined(w_is_q5_K)
-#ifdef w_is_q5_K
-#define PLACES 3
-#else
-#define PLACES 2
-#endif
 DEVICE void take(const uchar* b, int share, int* q, float* s, float* o) {
-  // Two units and scales and minima of six bits; codes; of q5_K a fifth bit of each, for each part another of a byte.
-  const int places[3] = {0, w_bytes - 128 + 16 * share, 16 + 16 * HALF(share)};
-  int words[PLACES][4];
-  // One branch for all, so that all loads are under way at once.
-  if (((uint)(ulong)b & 15u) == 0) {
-    UNROLLED for (int i = 0; i < PLACES; i++) *(int4*)words[i] = *(const int4*)(b + places[i]);
-  } else {
-    UNROLLED for (int i = 0; i < 4 * PLACES; i++) words[i / 4][i % 4] = bytes4(b + places[i / 4] + i % 4 * 4);
-  }
-  const int* head = words[0];
+  int head[4], codes[4];  // two units, then scales and minima of six bits
+  words4(b, head);
+  words4(b + w_bytes - 128 + 16 * share, codes);
   for (int j = 0; j < 4; j++) {
-    q[j] = LOW(words[1][j]);
-    q[j + 4] = HIGH(words[1][j]);
+    q[j] = LOW(codes[j]);
+    q[j + 4] = HIGH(codes[j]);
+  }
 #ifdef w_is_q5_K
-    const int two = words[2][j] >> FIRST_PART(share);
+  int fifths[4];  // the fifth bit of each code, for each part of the block another bit of a byte
+  words4(b + 16 + 16 * HALF(share), fifths);
+  for (int j = 0; j < 4; j++) {
+    const int two = fifths[j] >> FIRST_PART(share);
     q[j] |= two << 4 & 0x10101010;
     q[j + 4] |= two << 3 & 0x10101010;
-#endif
   }
+#endif
   // Scales of four parts, and minima: of the first parts six bits of a byte, of the last ones two and four apart.
   const bool late = share >= 4;
   const int scales = late ? LOW(head[3]) | (head[1] >> 2 & 0x30303030) : head[1] & 0x3f3f3f3f;
