@@ -411,9 +411,9 @@ def busy(streams: list[Backend], path: Path, on_failure: str) -> list[list[int]]
         return found
 
 
-WAITS = (310, 355)
+WAITS = (216, 285)
 """Waits of either device while the texts run."""
-FEW = ((0, 0), (0, 140), (1, 33), (1, 80), (1, 354))
+FEW = ((0, 0), (0, 100), (1, 33), (1, 80), (1, 284))
 
 
 def test_devices_wait_as_often_as_is_tested(
