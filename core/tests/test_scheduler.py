@@ -770,18 +770,23 @@ def test_transient_tensors_are_inputs_of_the_graph(rig: Rig) -> None:
         rig.scheduler.schedule(x * 2, transient=[other])
 
 
-def test_inputs_that_follow_each_other_in_both_memories_are_one_transfer(rig: Rig) -> None:
+@pytest.mark.parametrize(("alignment", "transfers"), [(64, 1), (128, 3)])
+def test_inputs_that_lie_alike_in_both_memories_are_one_transfer(
+    rig: Rig, alignment: int, transfers: int
+) -> None:
+    rig.gpu.buffer_type.alignment = alignment
     w = rig.fast.place("w", np.eye(4, dtype=np.float32), usage=tp.WEIGHTS)
     x, shift, scale = x_in(), tp.input("shift", (4,), tp.F32), tp.input("scale", (4,), tp.F32)
-    schedule = rig.scheduler.schedule(tp.mul_mat(w, x) * scale + shift, transient=(x, shift, scale))
+    y = tp.mul_mat(w, x) * scale + shift
+    schedule = rig.scheduler.schedule(y, transient=(x, shift, scale))
     given = {x: X, shift: np.full(4, 3.0), scale: np.full(4, 2.0)}
     schedule.run(given)
     rig.gpu.log.clear()
 
-    result = schedule.run(given)[schedule.graph.outputs[0]]
+    result = schedule.run(given)[y]
 
     np.testing.assert_array_equal(result, 2 * X + 3)
-    assert [e.what for e in rig.gpu.log].count("write") == 1
+    assert [e.what for e in rig.gpu.log].count("write") == transfers
 
 
 def test_buffer_types_are_of_streams_of_the_scheduler(rig: Rig) -> None:

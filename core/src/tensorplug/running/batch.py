@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tensorplug.device.buffer import Buffer, BufferType, BufferUsage
@@ -14,7 +13,7 @@ from tensorplug.device.plan import Plan
 from tensorplug.graph.bindings import Bindings
 from tensorplug.graph.tensor import Array, Place, Tensor
 from tensorplug.planning.planned import PlannedGraph, private_by_pool
-from tensorplug.planning.program import Copy, Program, Step
+from tensorplug.planning.program import Copy, Program
 from tensorplug.planning.split import Split
 from tensorplug.running.arena import Arena
 
@@ -115,23 +114,21 @@ def joined_copies(program: Program, batch: Batch) -> dict[Copy, int]:
     A transfer costs the host as much as a small copy does, and inputs are small and several.
     """
     sizes: dict[Copy, int] = {}
-    first: Copy | None = None
-    for before, step in pairwise(program):
-        if not _follows(before, step, batch):
-            first = None
-            continue
-        assert isinstance(before, Copy)
-        assert isinstance(step, Copy)
-        first = first or before
-        begin, end = (batch.bindings.where(tensor).offset for tensor in (first.source, step.source))
-        sizes[first], sizes[step] = end - begin + step.source.nbytes, 0
+    joined: list[Copy] = []
+    for step in program:
+        if not isinstance(step, Copy):
+            joined = []
+        elif joined and _follows(joined[-1], step, batch):
+            joined.append(step)
+            begin, end = (batch.bindings.where(c.source).offset for c in (joined[0], step))
+            sizes[joined[0]], sizes[step] = end - begin + step.source.nbytes, 0
+        else:
+            joined = [step]
     return sizes
 
 
-def _follows(before: Step, step: Step, batch: Batch) -> bool:
+def _follows(before: Copy, step: Copy, batch: Batch) -> bool:
     """Whether a step continues the copy before it, in the memory of both streams."""
-    if not (isinstance(before, Copy) and isinstance(step, Copy)):
-        return False
     if (before.sender, before.stream) != (step.sender, step.stream):
         return False
     if before.expert_user is not None or step.expert_user is not None:
