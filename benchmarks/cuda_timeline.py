@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import tensorplug as tp
 from tensorplug_llm import load_model
@@ -82,7 +81,7 @@ def timed(step: Callable[[], object], count: int) -> float:
     return statistics.median(seconds)
 
 
-def parser() -> Any:
+def parser() -> argparse.ArgumentParser:
     """What the command takes."""
     found = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     found.add_argument("file", type=Path, help="a model")

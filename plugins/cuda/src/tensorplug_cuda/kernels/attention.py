@@ -38,7 +38,7 @@ MATRIX = 16
 """Rows that are worth a matrix of tensor cores."""
 TILES = ((64, 64, 1), (128, 32, 1), (WIDE_HEAD, 16, 2))
 """For heads up to a size, positions at a time that fit memory, and warps that share rows."""
-WARPS = 4
+WARPS = cores.ITEMS // 32
 """Of a group for tensor cores. Eight read keys less often, and took as long on an H200."""
 FEW_ROWS = 32
 """Rows that are worth a smaller group."""
@@ -72,8 +72,8 @@ def in_f32(node: Tensor, facts: Facts) -> Program:
 
 def by_halves(node: Tensor, facts: Facts) -> bool:
     """Whether tensor cores compute it: many rows that share keys, of types and sizes that fit."""
-    k, v = node.sources[1:3]
-    in_order = all(t is None or t.nb[0] == t.dtype.size for t in node.operands[0:4:3])
+    q, k, v = node.sources[:3]
+    in_order = all(t is None or t.nb[0] == t.dtype.size for t in (q, node.operands[3]))
     if not (node.size and shared.rows_of(node) >= MATRIX and operations(node) >= facts.halves_from):
         return False
     return cores.fit(k.dtype, v.dtype) and _head(node) <= WIDE_HEAD and in_order
@@ -91,7 +91,7 @@ def by_tensor_cores(node: Tensor, facts: Facts) -> Program:
         node,
         facts,
         together=WARPS * MATRIX // sides if shared.rows_of(node) > FEW_ROWS else FEW_ROWS,
-        items=32 * WARPS,
+        items=cores.ITEMS,
         shortest=SHORTEST,
         most=MOST,
         defines={
