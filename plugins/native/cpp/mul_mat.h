@@ -34,7 +34,7 @@ inline bool wants_bf16(const Node &node) {
 template <class Held> void mul_mat_held(const Node &node, Part &part) {
     if (has_few_rows(node)) return mul_mat_floats_few<Held>(node, part);
 #if defined(TP_TILES)
-    if constexpr (Held::HELD > 1) return mul_mat_tiles(node, fill_with_numbers, part);
+    if constexpr (Held::HELD > 1) return mul_mat_tiles(node, {fill_with_numbers, true}, part);
 #endif
 #if defined(TP_HALVES)
     if (node.src[0].type == F16) return mul_mat_floats_many<Halves<F16>>(node, part);
@@ -96,7 +96,7 @@ inline bool wants_tiles(const Node &node) { return node.op == MUL_MAT && node.sr
 // Many rows of x: as tiles of bf16 where the processor multiplies those, else as bytes.
 template <class Source> void mul_mat_many(const Node &node, Part &part) {
 #if defined(TP_TILES)
-    if (wants_tiles(node)) return mul_mat_tiles(node, fill_with_blocks<Source>, part);
+    if (wants_tiles(node)) return mul_mat_tiles(node, fill_with_blocks<Source>(), part);
 #endif
 #if defined(TP_PAIRS)
     if constexpr (WIDENS<Source::TYPE>) {

@@ -87,6 +87,7 @@ template <int TYPE> void weave_units8(const byte *const *units, uint8_t *out) { 
 // Rows of w where they lie, as panels of codes. `InPanels8` is its like for rows in panels.
 template <int T> struct InRows8 {
     static constexpr int TYPE = T;
+    static constexpr bool PANELS = false;
     static constexpr bool FACTORS = false; // whether scales stay whole numbers
 
     // `depth` codes from `k0` on of `columns` rows of a matrix from row `first` on.

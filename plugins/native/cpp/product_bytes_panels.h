@@ -264,6 +264,7 @@ template <int TYPE> inline void unfold_scales8(const byte *block, int slice, flo
 // Rows of w in panels, two of these or one, as panels of codes: as InRows8.
 template <int T> struct InPanels8 {
     static constexpr int TYPE = T;
+    static constexpr bool PANELS = true;
     static constexpr bool FACTORS = WHOLE_SCALES<TYPE>;
 
     static void read(const Operand &w, const char *matrix, int64_t first, int64_t columns, int64_t k0, int64_t depth,
