@@ -7,7 +7,7 @@
 //     AVX2, AVX-512                                          product_bytes_side_by_side.h
 //   blocks, unfolded   bytes       product_bytes_few.h       the same, up to FEW8          product_bytes_many.h
 //   f16, bf16          f16, bf16   product_halves.h          product_floats_few.h          product_floats_many.h
-//   all of these, AMX  bf16        as above                  the same, up to FEW_TILED     product_tiles.h
+//   all of these, AMX  bf16        as above                  the same, up to FEW_TILED*    product_tiles.h
 //   any                f32         product_floats_few.h      the same, has_few_rows        product_floats_many.h
 #pragma once
 
@@ -81,16 +81,21 @@ struct ByteProduct {
 
 #if defined(TP_INT8)
 
-#if defined(__AVX2__)
-template <int TYPE> bool is_side_by_side(const Node &node) {
-    const int64_t m = node.src[1].ne[1];
-    return m > 1 && m <= (in_panels(node.src[0]) ? MOST_SIDE_BY_SIDE<TYPE> : MOST_WOVEN<TYPE>);
+#if defined(TP_TILES)
+// What experts multiply stays bytes, so that the rows of one node are rounded alike.
+inline bool wants_tiles(const Node &node) {
+    return node.op == MUL_MAT && node.src[1].ne[1] > (in_panels(node.src[0]) ? FEW_TILED_PANELS : FEW_TILED);
 }
 #endif
 
+#if defined(__AVX2__)
+template <int TYPE> bool is_side_by_side(const Node &node) {
 #if defined(TP_TILES)
-// What experts multiply stays bytes, so that the rows of one node are rounded alike.
-inline bool wants_tiles(const Node &node) { return node.op == MUL_MAT && node.src[1].ne[1] > FEW_TILED; }
+    if (wants_tiles(node)) return false;
+#endif
+    const int64_t m = node.src[1].ne[1];
+    return m > 1 && m <= (in_panels(node.src[0]) ? MOST_SIDE_BY_SIDE<TYPE> : MOST_WOVEN<TYPE>);
+}
 #endif
 
 // Many rows of x: as tiles of bf16 where the processor multiplies those, else as bytes.

@@ -10,9 +10,9 @@ namespace {
 // Rows of x whose sums the registers hold, and rows up to which they meet panels so. On one thread of a Zen 5 with
 // AVX-512, 576 x 1536 in the second-level cache, q4_1 took 47 us instead of 53 with 16 rows, by tiles of codes.
 // With AVX2, 2048 x 512, it took 21 us instead of 35 with two rows, 41 instead of 52 with four and more with six.
-// On a Xeon with AMX, SmolLM2 (q4_1) read 18 to 24 tokens in 0.92 to 0.95 of the time by two turns of 9 to 12 rows, and
-// with one thread in 0.84 to 0.94; 10 and 12 tokens in one turn with two threads took a fifth longer, waiting for the
-// memory. Super-blocks would take long to compile.
+// On a Xeon, SmolLM2 (q4_1) read 18 to 24 tokens in 0.92 to 0.95 of the time by two turns of 9 to 12 rows, and with one
+// thread in 0.84 to 0.94, before tiles took those; 10 and 12 tokens in one turn with two threads took a fifth longer,
+// waiting for the memory. Super-blocks would take long to compile.
 #if defined(__AVX512VNNI__)
 template <int TYPE> constexpr bool TWELVE = Block<TYPE>::GROUPS == 1; // rows at once
 constexpr int64_t AT_ONCE8 = 8;

@@ -275,6 +275,16 @@ void multiply_tiles(const TiledRoom &room, int64_t steps, const char *x, Panels 
     _tile_stored(3, sums + half + TILE_COLUMNS, ROW);
 }
 
+// How many panels a thread takes at once: those with which all threads end together, and have two turns or more.
+inline int64_t panels_at_once(int64_t panels, int64_t threads) {
+    int64_t best = 1, least = INT64_MAX;
+    for (int64_t each = 1; each <= MOST_PANELS && (each == 1 || each * 2 * threads <= panels); each++) {
+        const int64_t longest = (panels + each * threads - 1) / (each * threads) * each;
+        if (longest <= least) best = each, least = longest;
+    }
+    return best;
+}
+
 inline void mul_mat_tiles(const Node &node, const Fill &fill, Part &part) {
     const Operand &w = node.src[0], &x = node.src[1], &out = node.out;
     const int64_t k = w.ne[0], m = x.ne[1];
@@ -286,11 +296,9 @@ inline void mul_mat_tiles(const Node &node, const Fill &fill, Part &part) {
     const auto width = [](int64_t c, int64_t left) { return left - c < COLUMNS ? left - c : COLUMNS; };
     pack_tiles(x, room, (float *)own, part);
     if (!part.barrier()) return;
-    // Turns of several panels, and yet some turns for each thread.
-    const int64_t each = (w.ne[1] + COLUMNS - 1) / COLUMNS * x.ne[2] * x.ne[3] / (4 * part.threads);
-    const int64_t together = each < 1 ? 1 : each < MOST_PANELS ? each : MOST_PANELS;
+    const int64_t together = panels_at_once((w.ne[1] + COLUMNS - 1) / COLUMNS * x.ne[2] * x.ne[3], part.threads);
     const int64_t passes = (m + 2 * room.rows - 1) / (2 * room.rows);
-    const bool is_met_once = fill.ahead && passes == 1 && m > room.rows; // each step of w, by two tiles of x
+    const bool is_met_once = fill.ahead && passes == 1; // each step of w
     const Tiles tiles(room.rows);
     PanelTurns turns(node, together * COLUMNS, part);
     for (PanelTurn turn; turns.next(turn);) {
@@ -310,9 +318,9 @@ inline void mul_mat_tiles(const Node &node, const Fill &fill, Part &part) {
                 if (part.stopped()) return;
                 const int64_t rows = m - j < 2 * room.rows ? m - j : 2 * room.rows;
                 const bool is_last = rows <= room.rows;
-                if (is_last) panels.fill_rest();
+                if (is_last && !is_met_once) panels.fill_rest();
                 for (int64_t c = 0; c < left; c += COLUMNS) {
-                    const bool is_double = is_last && left - c > COLUMNS;
+                    const bool is_double = is_last && !is_met_once && left - c > COLUMNS;
                     const auto multiply = !is_last    ? multiply_tiles<2, 1>
                                           : is_double ? multiply_tiles<1, 2>
                                                       : multiply_tiles<1, 1>;

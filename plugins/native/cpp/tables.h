@@ -3,10 +3,11 @@
 
 #include <cstdint>
 
-constexpr int ABI = 1515332652;
+constexpr int ABI = 1315566903;
 constexpr int SOURCES = 6;
 constexpr int64_t PANEL_ROWS = 16;
 constexpr int64_t FEW_TILED = 24;
+constexpr int64_t FEW_TILED_PANELS = 12;
 
 // Type numbers of GGUF.
 enum Type : int32_t {

@@ -11,7 +11,7 @@ from tensorplug.device.transfer import read
 from tensorplug.dtypes import Q2_K, Q3_K, Q4_1, Q5_0, Q5_K
 from tensorplug.graph.tensor import leaf
 from tensorplug_native.device import VARIABLE, NativeDevice
-from tensorplug_native.program import PANEL_ROWS
+from tensorplug_native.program import FEW_TILED, FEW_TILED_PANELS, PANEL_ROWS
 from tensorplug_native.rules.products import INT8_LEVELS
 from tensorplug_testing.cases.laid import lay
 from tensorplug_testing.running import run
@@ -69,7 +69,11 @@ def test_products_with_rounded_rows_are_those_of_weights_in_rows(case, rounding)
         rounding.compute(laid.bound)
         found.append(read(laid.results[0], laid.bindings))
 
-    np.testing.assert_allclose(found[1], found[0], rtol=0, atol=2e-6 * np.abs(found[0]).max())
+    # Tiles of AMX, which round to bf16, multiply panels from fewer rows on than rows.
+    rows = laid.results[0].ne[1]
+    differ = rounding.level.name == "amx" and FEW_TILED_PANELS < rows <= FEW_TILED
+    near = (2e-2 if differ else 2e-6) * np.abs(found[0]).max()
+    np.testing.assert_allclose(found[1], found[0], rtol=0, atol=near)
 
 
 @pytest.mark.parametrize("level", [level for level in LEVELS if level in INT8_LEVELS])
@@ -79,7 +83,7 @@ def test_a_row_of_x_has_the_same_product_beside_one_other_and_many(dtype, level,
     values = np.random.default_rng(7).normal(size=(65, width(dtype))).astype(np.float32)
     found: dict[Rounding, list[Any]] = {}
     with device.open(threads=3, level=level, activations="int8") as stream:
-        for rows in (2, 8, 13, 24, 25, 33, 65):
+        for rows in (2, 8, 12, 13, 24, 25, 33, 65):
             x = tp.input("x", (rows, width(dtype)), tp.F32)
             node = tp.mul_mat(w, x)
             some = run(stream, node, {x: values[:rows]})[:2]

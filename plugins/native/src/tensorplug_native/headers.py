@@ -14,6 +14,7 @@ import numpy as np
 from tensorplug.dtypes import DTYPES
 from tensorplug_native.program import (
     FEW_TILED,
+    FEW_TILED_PANELS,
     NO_TYPE,
     NODE,
     OPERAND,
@@ -55,7 +56,8 @@ def _tables() -> str:
         (
             f"constexpr int SOURCES = {SOURCES};",
             f"constexpr int64_t PANEL_ROWS = {PANEL_ROWS};",
-            f"constexpr int64_t FEW_TILED = {FEW_TILED};\n",
+            f"constexpr int64_t FEW_TILED = {FEW_TILED};",
+            f"constexpr int64_t FEW_TILED_PANELS = {FEW_TILED_PANELS};\n",
             "// Type numbers of GGUF.",
             _enum("Type", {**{t.name.upper(): t.id for t in DTYPES}, "NO_TYPE": NO_TYPE}),
             "// Elements and bytes of a block, by type number.",

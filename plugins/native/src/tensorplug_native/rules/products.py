@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
-from tensorplug.device import Rounding, Tensor
+from tensorplug.device import Layout, Rounding, Tensor
 from tensorplug.dtypes import BF16, F16, F32, I32
+from tensorplug_cpu.support import memory_of
 from tensorplug_cpu.task import Task
 from tensorplug_native.encode import Draft, optional, result, rule, source
-from tensorplug_native.program import FEW_TILED, Code
+from tensorplug_native.program import FEW_TILED, FEW_TILED_PANELS, Code
 from tensorplug_native.rules.common import (
     ACTIVATIONS,
     BLOCKS,
@@ -23,13 +24,20 @@ HALVES_LEVELS = frozenset({"avx2", "avx512", "avx512_bf16", "amx"})
 
 
 def rounding(node: Tensor, level: str, activations: str) -> Rounding:
-    """What a product rounds at a level, with the option `activations` of a stream."""
+    """What a product rounds at a level, with the option `activations` of a stream.
+
+    Weights without a place are taken for rows. Where they get one in panels, both operands may be
+    rounded to bf16 instead of x to bytes, by which a product moves no more: by a 255th at most.
+    """
     may_round = node.op in ("mul_mat", "mul_mat_id") and node.params.get("precision") != "f32"
     if not may_round or activations != "int8":
         return Rounding.NONE
     kind = node.sources[0].dtype
     if kind in BLOCKS and level in INT8_LEVELS:
-        in_tiles = level == "amx" and node.op == "mul_mat" and node.sources[1].ne[1] > FEW_TILED
+        memory = memory_of(node.sources[0], {})
+        in_panels = memory is not None and memory.layout is Layout.PACKED
+        few = FEW_TILED_PANELS if in_panels else FEW_TILED
+        in_tiles = level == "amx" and node.op == "mul_mat" and node.sources[1].ne[1] > few
         return Rounding.HALVES if in_tiles else Rounding.BYTES
     return Rounding.HALVES if kind in (F16, BF16) and level in HALVES_LEVELS else Rounding.NONE
 
