@@ -5,7 +5,7 @@
 // are three tiles of 12. The values of w are those of the file, rounded once: no scales are left for the sums.
 //
 // Panels of w are filled a few steps ahead of the tiles that meet them, because other instructions run while tiles are
-// multiplied: SmolLM2 (q4_1 in panels) reads 28 to 40 tokens in 0.80 to 0.90 of the time, a model of 1.1 G weights in
+// multiplied: SmolLM2 (q4_1 in panels) reads 28 to 40 tokens in 0.80 to 0.85 of the time, a model of 1.1 G weights in
 // f16 48 to 128 in 0.85 to 0.95. Blocks in rows become codes of columns first, 256 of each, and came no faster: they
 // fill panels before these are multiplied.
 #pragma once
@@ -23,8 +23,9 @@ constexpr int64_t MOST_PANELS = 4;                      // of w that meet a tile
 constexpr int64_t STEP_SIZE = TILE_DEPTH / 2 * COLUMNS; // of a panel, in pairs: what tiles of x meet at once
 
 // Steps that are filled before one is multiplied, and steps that stay in the room where tiles of x meet each but once.
-// Tiles are not loaded from what still waits to be written: in the second-level cache, one step ahead took 85 ns, two
-// 71, three 66, six 62, all before 80; with room for a few, which stay in the first-level cache, two and four took 46.
+// Tiles are not loaded from what still waits to be written. On a Xeon a step took 80 ns where all were filled before,
+// in the second-level cache; filled one ahead it took 85 ns, two 71, three 66, six 62, and two ahead with room for
+// four, which stay in the first-level cache, 46.
 constexpr int64_t STEPS_AHEAD = 3, STEPS_HELD = 4;
 static_assert((STEPS_HELD & (STEPS_HELD - 1)) == 0 && STEPS_AHEAD < STEPS_HELD, "a step stays until it is multiplied");
 
