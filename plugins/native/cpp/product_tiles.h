@@ -148,7 +148,7 @@ class Panels {
     Panels(const Fill &fill, const PanelOf &first, int64_t columns, float *room, bool all)
         : fill_(fill), of_(first), left_(columns), room_(room), mask_(all ? -1 : STEPS_HELD - 1) {
         begin();
-        for (int64_t s = 0; s < STEPS_AHEAD || (!fill.ahead && left_ > 0); s++) fill_step();
+        while (left_ > 0 && (!fill.ahead || step_ < STEPS_AHEAD)) fill_step();
     }
     float *at(int64_t step) const { return room_ + (step & mask_) * STEP_SIZE; }
     // The next step, if any is left.
@@ -159,9 +159,6 @@ class Panels {
         if (i_ < of_.depth) return;
         left_ -= COLUMNS, of_.column += COLUMNS;
         begin();
-    }
-    void fill_rest() {
-        while (left_ > 0) fill_step();
     }
 
   private:
@@ -319,7 +316,6 @@ inline void mul_mat_tiles(const Node &node, const Fill &fill, Part &part) {
                 if (part.stopped()) return;
                 const int64_t rows = m - j < 2 * room.rows ? m - j : 2 * room.rows;
                 const bool is_last = rows <= room.rows;
-                if (is_last && !is_met_once) panels.fill_rest();
                 for (int64_t c = 0; c < left; c += COLUMNS) {
                     const bool is_double = is_last && !is_met_once && left - c > COLUMNS;
                     const auto multiply = !is_last    ? multiply_tiles<2, 1>
