@@ -15,16 +15,21 @@ template <int TYPE> void round_row(const float *values, int64_t k, Unit8 *units)
     constexpr int EACH = GROUP / part_of<TYPE>();
     for (int64_t g = 0; g < units_of(k) * GROUPS8; g++) {
         Unit8 &unit = units[g / GROUPS8];
-        const int64_t at = g % GROUPS8, place = place_of<TYPE>((int)at);
-        int8_t *codes = unit.codes + place * GROUP;
+        const int64_t at = g % GROUPS8;
+        alignas(32) int8_t codes[GROUP] = {};
         int halves[2] = {0, 0};
         float d = 0;
         if (g < k / GROUP) d = round_group(values + g * GROUP, codes, halves);
-        else std::memset(codes, 0, GROUP);
+        for (int h = 0; h < 2; h++) std::memcpy(unit.codes + place_of_half<TYPE>((int)at, h), codes + h * 16, 16);
 #if defined(__AVX512VNNI__)
-        if (APART<TYPE>) {
-            unit.d[scale_at((int)at)] = d;
-            unit.d[scale_at((int)at) + 4] = -d * (float)(halves[0] + halves[1]);
+        if (IN_PAIRS<TYPE>) {
+            unit.d[2 * at] = unit.d[2 * at + 1] = d;
+            unit.sums[at] = -d * (float)(halves[0] + halves[1]);
+            continue;
+        }
+        if (FOLDS_SCALES<TYPE>) {
+            for (int h = 0; h < 2; h++) unit.d[2 * at + h] = unit.sums[folded_part(2 * (int)at + h)] = d;
+            sum_fours(codes, -EXCESS<TYPE>, unit.shifts + at * 8);
             continue;
         }
 #endif
@@ -32,12 +37,12 @@ template <int TYPE> void round_row(const float *values, int64_t k, Unit8 *units)
             unit.d[at * EACH + h] = d;
             unit.sums[at * EACH + h] = d * (float)(EACH == 2 ? halves[h] : halves[0] + halves[1]);
         }
-        if (EXCESS<TYPE>) sum_fours(codes, -EXCESS<TYPE>, unit.shifts + place * 8);
+        if (EXCESS<TYPE>) sum_fours(codes, -EXCESS<TYPE>, unit.shifts + at * 8);
     }
 }
 
 // Sums of a row of w with M rows of x, `next` units apart.
-template <int TYPE, int M, bool = APART<TYPE>> struct Sums8 {
+template <int TYPE, int M, bool = IN_PAIRS<TYPE>> struct Sums8 {
     typedef Block<TYPE> B;
     static constexpr int EIGHTS = B::HALVES ? 2 : 1;
     static constexpr bool SHIFTS = M == 1 && shifts_by_sums<TYPE>();
@@ -54,6 +59,13 @@ template <int TYPE, int M, bool = APART<TYPE>> struct Sums8 {
 
     // The first `groups` of a unit; those behind them are zero in x.
     void add(const byte *unit, const Unit8 *x, int64_t next, int groups = GROUPS8) {
+#if defined(__AVX512VNNI__)
+        if constexpr (M == 1 && FOLDS_SCALES<TYPE>) {
+            const vf scales = vmul(vset(half_at(unit + 208)), vload(x->sums));
+            sums[0][0] = vfma(dots_of_unit<TYPE>(Found<TYPE>(unit), *x, scales_to_fold(unit)), scales, sums[0][0]);
+            return;
+        }
+#endif
         [[maybe_unused]] const bool folds = M == 1 && FOLDS<TYPE> && groups == GROUPS8;
         Eight d[EIGHTS], m[EIGHTS], scales[M][EIGHTS];
         unit_scales<TYPE>(unit, d, m, groups);
@@ -80,7 +92,7 @@ template <int TYPE, int M, bool = APART<TYPE>> struct Sums8 {
 #pragma GCC unroll 8
         for (int g = 0; g < GROUPS8; g += TOGETHER) {
             if (g >= groups) break;
-            const auto codes = placed_groups<TYPE>(source, g, groups);
+            const auto codes = groups_of<TYPE>(source, g, groups);
             for (int j = 0; j < M; j++) {
                 vf &sum = sums[j][g / TOGETHER % CHAINS];
                 sum = add_groups<TYPE, !SHIFTS>(codes, x[j * next], scales[j], g, sum);
@@ -101,24 +113,25 @@ template <int TYPE, int M, bool = APART<TYPE>> struct Sums8 {
 
 // The same for q4_K and q5_K.
 template <int TYPE, int M> struct Sums8<TYPE, M, true> {
-    vf sums[M], least[M];
+    vf sums[M];
+    Eight least[M];
 
     Sums8() {
-        for (int j = 0; j < M; j++) sums[j] = least[j] = vset(0);
+        for (int j = 0; j < M; j++) sums[j] = vset(0), least[j] = eight_zeros();
     }
 
     void add(const byte *unit, const Unit8 *x, int64_t next, int = GROUPS8) {
-        const vf scales = scales_and_minima(unit);
-        const Found<TYPE> source(unit);
+        const PairScales scales(unit);
+        const PairCodes<TYPE> codes(unit);
         for (int j = 0; j < M; j++) {
             const Unit8 &xs = x[j * next];
-            const vf both = vmul(scales, vload(xs.d));
-            least[j] = _mm512_mask_add_ps(least[j], MINIMA, least[j], both);
-            sums[j] = vfma(dots_of_unit<TYPE>(source, xs), folded_scales(both), sums[j]);
+            const vf dots = ifloat(_mm512_madd_epi16(codes.times(xs.codes), scales.whole));
+            sums[j] = vfma(dots, vmul(scales.d, vload(xs.d)), sums[j]);
+            least[j] = plus_product(scales.minima, load_eight(xs.sums), least[j]);
         }
     }
 
-    float total(int j) const { return vsum(vadd(sums[j], least[j])); }
+    float total(int j) const { return vsum(sums[j]) + sum_of(least[j]); }
 };
 
 #endif

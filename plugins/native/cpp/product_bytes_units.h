@@ -10,7 +10,8 @@ constexpr int GROUPS8 = 8; // of a unit
 template <int TYPE> constexpr int64_t UNIT_SIZE = Block<TYPE>::SIZE * (GROUPS8 / Block<TYPE>::GROUPS);
 
 // 256 values of a row of x, rounded to eight bits. `shifts`: w's codes are stored without a sign, so each sum of four
-// products is too large by this. Then, for each part of w, the scale and the scaled sum of x.
+// products is too large by this. Then, for each part of w, the scale and the scaled sum of x. With AVX-512 some types
+// (`IN_PAIRS`, `FOLDS_SCALES`) have codes, scales and sums in the order in which their kernel meets them.
 struct alignas(64) Unit8 {
     int8_t codes[GROUPS8 * GROUP];
     int32_t shifts[GROUPS8 * 8];
@@ -140,29 +141,13 @@ template <int TYPE> inline vi stored_groups(const byte *unit, int g, int groups 
     return side_by_side(stored_codes<TYPE>(a, g % GROUPS), stored_codes<TYPE>(b, (g + 1) % GROUPS));
 }
 
-// q4_K and q5_K keep the nibbles of two groups in 32 bytes. So the low nibbles of 64 bytes are groups 0 and 2 of four,
-// the high ones are groups 1 and 3. Products take groups in this order, and x is stored in it.
-template <int TYPE> constexpr bool APART = TYPE == Q4_K || TYPE == Q5_K;
-template <int TYPE> constexpr int place_of(int g) { return APART<TYPE> && (g % 4 == 1 || g % 4 == 2) ? g ^ 3 : g; }
-
-// The stored codes of the groups at the places g and g + 1, g even.
-template <int TYPE> inline vi placed_groups(const byte *unit, int g, int groups = GROUPS8) {
-    if constexpr (!APART<TYPE>) return stored_groups<TYPE>(unit, g, groups);
-    const vi both = iload(unit + Block<TYPE>::SIZE - 128 + g / 4 * 64);
-    const vi codes = _mm512_and_si512(g % 4 ? _mm512_srli_epi16(both, 4) : both, each_byte(15));
-    if constexpr (TYPE == Q4_K) return codes;
-    const vi fifths = _mm512_broadcast_i64x4(load32(unit + 16));
-    const int first = place_of<TYPE>(g);
-    return plus_where(codes, _mm512_test_epi8_mask(fifths, bytes_by_group(1 << first, 4 << first)), 16);
-}
-
-template <int TYPE> inline vi placed_groups(const Found<TYPE> &found, int g, int groups = GROUPS8) {
+template <int TYPE> inline vi groups_of(const Found<TYPE> &found, int g, int groups = GROUPS8) {
     if constexpr (tells_signs(TYPE)) {
         return _mm512_add_epi8(side_by_side(found.codes(g), found.codes(g + 1)), each_byte(EXCESS<TYPE>));
     } else if constexpr (is_of_grid(TYPE)) {
         return side_by_side(found.raw(g), found.raw(g + 1));
     } else {
-        return placed_groups<TYPE>(found.unit, g, groups);
+        return stored_groups<TYPE>(found.unit, g, groups);
     }
 }
 
@@ -175,17 +160,17 @@ template <int TYPE> inline vf spread_scales(const Eight *scales, int g) {
 }
 
 // Whether sums of eight products fit into 16 bits: then those of a unit with one row of x are folded before they are
-// scaled, which takes fewer instructions than to scale each vector. On one thread of a Zen 4, in the second-level
-// cache, q4_K came at 26 GB/s instead of 22, and with its scales as below at 29.
+// scaled, which takes fewer instructions than to scale each vector.
 template <int TYPE> constexpr bool FOLDS = Block<TYPE>::MOST * 127 * 8 <= INT16_MAX;
 
 // Sums of the fours of numbers that each quarter of four vectors has: those of their first quarters side by side, then
-// those of the second ones and so on. Sums of two numbers must fit into 16 bits.
-inline vi fold_quarters(const vi *v) {
+// those of the second ones and so on. Sums of two numbers must fit into 16 bits; two of them times `scales`, two
+// numbers of 16 bits, make one of the result.
+inline vi fold_quarters(const vi *v, vi scales) {
     const vi ones = _mm512_set1_epi16(1);
     const vi first = _mm512_madd_epi16(_mm512_packs_epi32(v[0], v[1]), ones);
     const vi second = _mm512_madd_epi16(_mm512_packs_epi32(v[2], v[3]), ones);
-    return _mm512_madd_epi16(_mm512_packs_epi32(first, second), ones);
+    return _mm512_madd_epi16(_mm512_packs_epi32(first, second), scales);
 }
 
 // The scale of each sum of `fold_quarters`: a group is two quarters, or each of them has a scale.
@@ -198,41 +183,103 @@ template <int TYPE> inline vf folded_scales(const Eight *scales) {
 }
 
 // The products of the codes of a whole unit with those of one of x, folded.
-template <int TYPE> inline vf dots_of_unit(const Found<TYPE> &source, const Unit8 &x) {
+template <int TYPE>
+inline vf dots_of_unit(const Found<TYPE> &source, const Unit8 &x, vi scales = _mm512_set1_epi16(1)) {
     vi dots[GROUPS8 / TOGETHER];
 #pragma GCC unroll 4
     for (int g = 0; g < GROUPS8; g += TOGETHER) {
         const vi start = EXCESS<TYPE> ? iload(x.shifts + 8 * g) : iset(0);
         dots[g / TOGETHER] =
-            dot_bytes<SIGNED<TYPE>>(start, placed_groups<TYPE>(source, g), iload(x.codes + g * GROUP));
+            dot_bytes<SIGNED<TYPE>>(start, groups_of<TYPE>(source, g), iload(x.codes + g * GROUP));
     }
-    return ifloat(fold_quarters(dots));
+    return ifloat(fold_quarters(dots, scales));
 }
 
-// Units of q4_K and q5_K have four scales, four minima, then the others of both, and so do units of x their scales and
-// sums for them: one product of vectors is all scales, and all that minima add.
-inline vf scales_and_minima(const byte *b) {
-    const uint64_t all = long_at(b + 4);
-    const uint32_t rest = word_at(b + 12);
-    const uint64_t nibbles = words(rest & 0x0f0f0f0f, rest >> 4 & 0x0f0f0f0f);
-    const uint64_t low = all & 0x3f3f3f3f3f3f3f3full, high = nibbles | (all >> 2 & 0x3030303030303030ull);
-    const __m128i bytes = _mm_set_epi64x((long long)high, (long long)low);
-    const __m512 factors = _mm512_castps128_ps512(_mm_cvtph_ps(_mm_cvtsi32_si128((int)word_at(b))));
-    const vi which = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1);
-    return vmul(ifloat(_mm512_cvtepu8_epi32(bytes)), _mm512_permutexvar_ps(which, factors));
+// The part of each sum of `fold_quarters`, where groups have two.
+constexpr int folded_part(int sum) { return sum % 4 * 4 + sum / 4; }
+// Whether `fold_quarters` is given the scales, which are whole numbers. That is worth a tenth of the time from the
+// second-level cache. Such a unit of x has its scales once more as `sums`, in the order of the fold.
+template <int TYPE> constexpr bool FOLDS_SCALES = TYPE == Q6_K;
+inline vi scales_to_fold(const byte *b) {
+    const auto high = [](int sum) { return (int)(0x00800080u | (unsigned)folded_part(sum) * 0x01000100u); };
+    const vi bytes = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(b + 192)));
+    const vi order = _mm512_setr_epi32(high(0), high(1), high(2), high(3), high(4), high(5), high(6), high(7), high(8),
+                                       high(9), high(10), high(11), high(12), high(13), high(14), high(15));
+    return _mm512_srai_epi16(_mm512_shuffle_epi8(bytes, order), 8);
 }
-constexpr __mmask16 MINIMA = 0xf0f0;
-// Where the scale of a group lies in it.
-constexpr int scale_at(int group) { return group / 4 * 8 + group % 4; }
-// The scale of each sum of `fold_quarters`.
-inline vf folded_scales(vf both) {
-    return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 1, 8, 9, 0, 1, 8, 9, 2, 3, 10, 11, 2, 3, 10, 11), both);
+
+// q4_K and q5_K keep the codes of two groups in the same 32 bytes, the even group in their low nibbles. Sixteen bytes
+// of each pair make a vector, the sixteen that follow another: then a vector is half of all even groups, or of all odd
+// ones, and the products of both halves are summed by `dot_bytes`. x lies in this order: even groups, then odd ones.
+template <int TYPE> constexpr bool IN_PAIRS = TYPE == Q4_K || TYPE == Q5_K;
+template <int TYPE> constexpr int place_of_half(int g, int half) {
+    return IN_PAIRS<TYPE> ? g % 2 * 128 + half * 64 + g / 2 * 16 : g * GROUP + half * 16;
 }
+
+// The word `a` in the first quarter of a vector, and so on.
+inline vi by_quarter(int a, int b, int c, int d) {
+    return _mm512_setr_epi32(a, a, a, a, b, b, b, b, c, c, c, c, d, d, d, d);
+}
+// A bit in each byte: that of group g, then of g + 2 and so on.
+inline vi bits_by_quarter(int g) {
+    return by_quarter(four_bytes(1 << g), four_bytes(4 << g), four_bytes(16 << g), four_bytes(64 << g));
+}
+
+template <int TYPE> struct PairCodes {
+    vi evens[2], odds[2]; // the odd ones of q4_K sixteen times as large
+
+    explicit PairCodes(const byte *unit) {
+        const byte *nibbles = unit + Block<TYPE>::SIZE - 128;
+        const vi a = iload(nibbles), b = iload(nibbles + 64);
+        const vi halves[2] = {_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd)};
+        for (int h = 0; h < 2; h++) {
+            evens[h] = _mm512_and_si512(halves[h], each_byte(0x0f));
+            if constexpr (TYPE == Q4_K) {
+                odds[h] = _mm512_and_si512(halves[h], each_byte(0xf0));
+            } else {
+                const vi fifths = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(unit + 16 + h * 16)));
+                odds[h] = _mm512_and_si512(_mm512_srli_epi16(halves[h], 4), each_byte(0x0f));
+                evens[h] = plus_where(evens[h], _mm512_test_epi8_mask(fifths, bits_by_quarter(0)), 16);
+                odds[h] = plus_where(odds[h], _mm512_test_epi8_mask(fifths, bits_by_quarter(1)), 16);
+            }
+        }
+    }
+
+    // Sums of eight products: in each quarter four of an even group, then four of the odd one that follows it.
+    vi times(const int8_t *x) const {
+        const vi even = dot_bytes<false>(iset(0), evens[0], iload(x), evens[1], iload(x + 64));
+        const vi odd = dot_bytes<false>(iset(0), odds[0], iload(x + 128), odds[1], iload(x + 192));
+        return _mm512_packs_epi32(even, TYPE == Q4_K ? _mm512_srai_epi32(odd, 4) : odd);
+    }
+};
+
+// Scales for the sums of `PairCodes`, the factor of all, and minima.
+struct PairScales {
+    vi whole;
+    vf d;
+    Eight minima;
+
+    explicit PairScales(const byte *b) {
+        const uint64_t all = long_at(b + 4);
+        const uint32_t first = (uint32_t)all, second = (uint32_t)(all >> 32), rest = word_at(b + 12);
+        const uint64_t scales = words(first & 0x3f3f3f3f, (rest & 0x0f0f0f0f) | (first >> 2 & 0x30303030));
+        const uint64_t least = words(second & 0x3f3f3f3f, (rest >> 4 & 0x0f0f0f0f) | (second >> 2 & 0x30303030));
+        const auto place = [](unsigned scale) { return (int)(0x80008000 + scale * 0x00010001); };
+        whole = _mm512_shuffle_epi8(_mm512_set1_epi64((long long)scales),
+                                    _mm512_setr_epi32(place(0), place(0), place(1), place(1), place(2), place(2),
+                                                      place(3), place(3), place(4), place(4), place(5), place(5),
+                                                      place(6), place(6), place(7), place(7)));
+        const __m128 factors = _mm_cvtph_ps(_mm_cvtsi32_si128((int)word_at(b)));
+        d = _mm512_broadcastss_ps(factors);
+        const __m256i eight = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)least));
+        minima = times(_mm256_cvtepi32_ps(eight), _mm256_broadcastss_ps(_mm_movehdup_ps(factors)));
+    }
+};
 
 #elif defined(TP_INT8)
 
 constexpr int TOGETHER = 1;
-template <int TYPE> constexpr bool APART = false;
+template <int TYPE> constexpr bool IN_PAIRS = false;
 template <int TYPE> constexpr bool FOLDS = false;
 
 #if defined(__AVX2__)
@@ -246,17 +293,14 @@ template <int TYPE> inline Codes stored_groups(const byte *unit, int g, int = GR
     typedef Block<TYPE> B;
     return stored_codes<TYPE>(unit + g / B::GROUPS * B::SIZE, g % B::GROUPS);
 }
-template <int TYPE> constexpr int place_of(int g) { return g; }
-template <int TYPE> inline Codes placed_groups(const byte *unit, int g, int = GROUPS8) {
-    return stored_groups<TYPE>(unit, g);
-}
-template <int TYPE> inline auto placed_groups(const Found<TYPE> &found, int g, int groups = GROUPS8) {
+template <int TYPE> constexpr int place_of_half(int g, int half) { return g * GROUP + half * 16; }
+template <int TYPE> inline auto groups_of(const Found<TYPE> &found, int g, int groups = GROUPS8) {
 #if defined(__AVX2__)
     if constexpr (tells_signs(TYPE)) return SizesAndSigns{found.sizes(g), found.signs(g)};
     else if constexpr (is_of_grid(TYPE)) return found.raw(g);
     else
 #endif
-        return placed_groups<TYPE>(found.unit, g, groups);
+        return stored_groups<TYPE>(found.unit, g, groups);
 }
 
 #endif
