@@ -66,6 +66,11 @@ inline Codes eights(uint64_t a, uint64_t b, uint64_t c, uint64_t d) {
 inline Codes fours(uint32_t a, uint32_t b, uint32_t c, uint32_t d, uint32_t e, uint32_t f, uint32_t g, uint32_t h) {
     return _mm256_setr_epi32((int)a, (int)b, (int)c, (int)d, (int)e, (int)f, (int)g, (int)h);
 }
+// Sixteen bytes as words, those at even places first.
+inline __m256i words_apart(__m128i bytes) {
+    const __m128i order = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+    return _mm256_cvtepi8_epi16(_mm_shuffle_epi8(bytes, order));
+}
 // `signs` are 1 and -1.
 inline Codes with_signs(Codes a, Codes signs) { return _mm256_sign_epi8(a, signs); }
 #if defined(__AVX512F__)

@@ -70,12 +70,17 @@ inline void top_scales(const byte *words, int step, float factor, float *d) {
 #endif
 
 // Sixteen scales of four bits in eight bytes, the low half of each first: odd numbers times `factor`.
-inline void nibble_scales(const byte *p, float factor, float *d) {
 #if defined(__AVX2__)
+inline __m128i nibble_bytes(const byte *p) {
     const __m128i both = _mm_cvtsi64_si128((long long)long_at(p)), even = _mm_set1_epi8(0x1e);
     const __m128i low = _mm_and_si128(_mm_slli_epi16(both, 1), even);
     const __m128i high = _mm_and_si128(_mm_srli_epi16(both, 3), even);
-    const __m128i odd = _mm_or_si128(_mm_unpacklo_epi8(low, high), _mm_set1_epi8(1));
+    return _mm_or_si128(_mm_unpacklo_epi8(low, high), _mm_set1_epi8(1));
+}
+#endif
+inline void nibble_scales(const byte *p, float factor, float *d) {
+#if defined(__AVX2__)
+    const __m128i odd = nibble_bytes(p);
     const __m256 f = _mm256_set1_ps(factor);
     _mm256_storeu_ps(d, _mm256_mul_ps(f, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(odd))));
     _mm256_storeu_ps(d + 8, _mm256_mul_ps(f, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(odd, 8)))));
@@ -169,7 +174,11 @@ template <> struct Block<IQ2_XS> {
     static constexpr int SIZE = 74, GROUPS = 8, MOST = 43;
     static constexpr bool HALVES = true;
     SIGNS_AND_SIZES
-    static void scales(const byte *b, float *d, float *) { nibble_scales(b + 66, half_at(b) / 8, d); }
+    static float factor(const byte *b) { return half_at(b) / 8; }
+    static void scales(const byte *b, float *d, float *) { nibble_scales(b + 66, factor(b), d); }
+#if defined(TP_ONLY_AVX2)
+    static __m256i whole_scales(const byte *b) { return words_apart(nibble_bytes(b + 66)); }
+#endif
     // Nine bits of a row, seven of signs.
     static uint64_t row(const byte *b, int i) { return IQ2_XS_ROWS[short_at(b + 2 + 2 * i) & 511]; }
     static uint64_t sign(const byte *b, int i) { return SIGNS[short_at(b + 2 + 2 * i) >> 9]; }
@@ -197,7 +206,11 @@ template <> struct Block<IQ2_S> {
     static constexpr int SIZE = 82, GROUPS = 8, MOST = 43;
     static constexpr bool HALVES = true;
     SIGNS_AND_SIZES
-    static void scales(const byte *b, float *d, float *) { nibble_scales(b + 74, half_at(b) / 8, d); }
+    static float factor(const byte *b) { return half_at(b) / 8; }
+    static void scales(const byte *b, float *d, float *) { nibble_scales(b + 74, factor(b), d); }
+#if defined(TP_ONLY_AVX2)
+    static __m256i whole_scales(const byte *b) { return words_apart(nibble_bytes(b + 74)); }
+#endif
     // Low bytes of the rows' numbers, signs; then two more bits of each number.
     static Codes sizes(const byte *b, int g) {
         const byte *p = b + 2 + 4 * g;

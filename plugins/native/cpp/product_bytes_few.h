@@ -29,7 +29,7 @@ template <int TYPE> void round_row(const float *values, int64_t k, Unit8 *units)
         }
         if (FOLDS_SCALES<TYPE>) {
             for (int h = 0; h < 2; h++) unit.d[2 * at + h] = unit.sums[folded_part(2 * (int)at + h)] = d;
-            sum_fours(codes, -EXCESS<TYPE>, unit.shifts + at * 8);
+            write_shifts(codes, -EXCESS<TYPE>, unit.shifts + at * 8);
             continue;
         }
 #endif
@@ -37,7 +37,7 @@ template <int TYPE> void round_row(const float *values, int64_t k, Unit8 *units)
             unit.d[at * EACH + h] = d;
             unit.sums[at * EACH + h] = d * (float)(EACH == 2 ? halves[h] : halves[0] + halves[1]);
         }
-        if (EXCESS<TYPE>) sum_fours(codes, -EXCESS<TYPE>, unit.shifts + at * 8);
+        if (EXCESS<TYPE>) write_shifts(codes, -EXCESS<TYPE>, unit.shifts + at * 8);
     }
 }
 
@@ -63,6 +63,12 @@ template <int TYPE, int M, bool = IN_PAIRS<TYPE>> struct Sums8 {
         if constexpr (M == 1 && FOLDS_SCALES<TYPE>) {
             const vf scales = vmul(vset(half_at(unit + 208)), vload(x->sums));
             sums[0][0] = vfma(dots_of_unit<TYPE>(Found<TYPE>(unit), *x, scales_to_fold(unit)), scales, sums[0][0]);
+            return;
+        }
+#endif
+#if defined(TP_PAIRS)
+        if constexpr (M == 1 && SCALES_PAIRS<TYPE>) {
+            sums[0][0] = vadd(sums[0][0], dots_of_unit<TYPE>(unit, *x));
             return;
         }
 #endif
@@ -146,12 +152,12 @@ inline __attribute__((always_inline)) void dots8(const char *row, const Unit8 *x
     Sums8<TYPE, M> sums;
     const byte *unit = (const byte *)row;
     for (int64_t u = 0; u < whole; u++, unit += SIZE) {
-        prefetch_stream((const char *)unit, SIZE);
+        prefetch((const char *)unit, SIZE);
         sums.add(unit, x + u, units);
     }
     if (B::GROUPS < GROUPS8 && whole < units) {
         const int64_t groups = k / GROUP - whole * GROUPS8;
-        prefetch_stream((const char *)unit, SIZE * groups / GROUPS8);
+        prefetch((const char *)unit, SIZE * groups / GROUPS8);
         sums.add(unit, x + whole, units, (int)groups);
     }
     for (int j = 0; j < M; j++) out[j * out_step] = sums.total(j);

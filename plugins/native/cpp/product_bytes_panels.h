@@ -206,7 +206,7 @@ template <int TYPE> void panel_dots(const char *panel, const Packed8 &x, int64_t
     vf sums[SLICES][2], least[SLICES];
     for (int s = 0; s < SLICES; s++) sums[s][0] = sums[s][1] = least[s] = vset(0);
     for (int64_t i = 0; i < k; i += GROUP * B::GROUPS, block += SIZE) {
-        prefetch_stream((const char *)block, SIZE);
+        prefetch((const char *)block, SIZE);
 #pragma GCC unroll 8
         for (int g = 0; g < B::GROUPS; g++) {
             const int8_t *values = x.values + i + g * GROUP;
@@ -277,7 +277,7 @@ template <int T> struct InPanels8 {
             const char *panel = matrix + (row0 - slice * W) * w.nb[1];
             const byte *block = (const byte *)panel + k0 / WIDE * SIZE;
             for (int64_t i = 0; i < depth; i += WIDE, block += SIZE) {
-                prefetch_stream((const char *)block, SIZE);
+                prefetch((const char *)block, SIZE);
                 unfold(block, i, column, slice, out);
             }
         }

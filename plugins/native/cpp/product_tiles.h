@@ -126,7 +126,7 @@ template <int TYPE> void fill_with_panels(const PanelOf &of, int64_t i, float *s
         // Past the last row, any row does.
         const char *const rows = of.matrix + (of.column + (c < of.columns ? c : 0)) * of.w.nb[1];
         const byte *const block = (const byte *)rows + at / GROUPS * SIZE;
-        if (g == 0) prefetch_stream((const char *)block, SIZE);
+        if (g == 0) prefetch((const char *)block, SIZE);
         float *to = step + c;
         for (int h = 0; h < EACH; h++, to += GROUP / EACH / 2 * COLUMNS) {
             vf d, m = vset(0); // of types without minima

@@ -64,9 +64,20 @@ template <> struct Block<TQ1_0> {
     static Codes fractions(const byte *b, int g) {
         if (g < 5) return without(moved(load32(b)), g);
         const Codes first = without(moved(twice16(b + 32)), 2 * (g - 5));
-        if (g < 7) return halves16(first, without(first, 1));
+        return halves16(first, g < 7 ? without(first, 1) : moved(last_half(b)));
+    }
+    // Four bytes, then these without their first digit, without two and three: in the second half.
+    static Codes last_half(const byte *b) {
+#if defined(__AVX2__)
+        const __m128i all = _mm_set1_epi32((int)word_at(b + 48)), low = _mm_set1_epi16(255);
+        const __m128i powers = _mm_setr_epi16(1, 1, 3, 3, 9, 9, 27, 27);
+        const __m128i even = _mm_and_si128(_mm_mullo_epi16(_mm_and_si128(all, low), powers), low);
+        const __m128i odd = _mm_slli_epi16(_mm_mullo_epi16(_mm_srli_epi16(all, 8), powers), 8);
+        return _mm256_broadcastsi128_si256(_mm_or_si128(even, odd));
+#else
         const uint32_t all = word_at(b + 48), once = without(all), again = without(once);
-        return halves16(first, moved(fours(0, 0, 0, 0, all, once, again, without(again))));
+        return fours(0, 0, 0, 0, all, once, again, without(again));
+#endif
     }
     // Bytes without their first digits.
     static Codes without(Codes a, int digits) {
@@ -75,19 +86,21 @@ template <> struct Block<TQ1_0> {
         if (digits > 0) a = plus(plus(a, a), a);
         return a;
     }
-    static uint32_t without(uint32_t bytes) {
-        const uint32_t odd = 0xff00ff00, even = 0x00ff00ff;
-        return ((bytes & even) * 3 & even) | ((bytes >> 8 & even) * 3 << 8 & odd);
-    }
 #if defined(__AVX2__)
     static Codes moved(Codes a) { return _mm256_xor_si256(a, each_code(-128)); }
     // 86 * 3 is above 256, 171 * 3 above 512.
     static constexpr int ONE = 85 - 128, TWO = 170 - 128;
     static Codes first_digits(Codes a) {
-        const Codes one = _mm256_cmpgt_epi8(a, each_code(ONE)), two = _mm256_cmpgt_epi8(a, each_code(TWO));
+        Codes most_of_none = each_code(ONE), most_of_one = each_code(TWO);
+        asm("" : "+x"(most_of_none), "+x"(most_of_one)); // GCC knows a comparison of two instructions with constants
+        const Codes one = _mm256_cmpgt_epi8(a, most_of_none), two = _mm256_cmpgt_epi8(a, most_of_one);
         return _mm256_abs_epi8(_mm256_add_epi8(one, two));
     }
 #else
+    static uint32_t without(uint32_t bytes) {
+        const uint32_t odd = 0xff00ff00, even = 0x00ff00ff;
+        return ((bytes & even) * 3 & even) | ((bytes >> 8 & even) * 3 << 8 & odd);
+    }
     static Codes moved(Codes a) { return a; }
     static Codes first_digits(Codes a) {
         for (int i = 0; i < 32; i++) a.at[i] = (int8_t)((uint8_t)a.at[i] * 3 >> 8);
@@ -120,7 +133,8 @@ template <> struct Block<NVFP4> {
         for (int i = 0; i < 4; i++) d[i] = NVFP4_SCALES.at[b[i]];
     }
     static constexpr int ZERO = 12;
-    static Codes raw(const byte *b, int g) { return minus(codes(b, g), -ZERO); }
+    static constexpr int8_t STORED[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+    static Codes raw(const byte *b, int g) { return looked_up(nibbles8(b + 4 + 16 * g), STORED); }
     static Codes codes(const byte *b, int g) { return looked_up(nibbles8(b + 4 + 16 * g), E2M1_VALUES); }
     static void floats(const byte *b, int g, vf *out) { to_floats(codes(b, g), out); }
 

@@ -52,13 +52,20 @@ template <> struct Block<Q3_K> {
     static constexpr int SIZE = 110, GROUPS = 8, MOST = 4;
     static constexpr bool MIN = false, HALVES = true;
     // Sixteen scales of six bits, 32 too large: four bits of each in eight bytes, two in the four that follow.
-    static void scales(const byte *b, float *d, float *) {
-        const float scale = half_at(b + 108);
-        const uint64_t four = long_at(b + 96), low = 0x0f0f0f0f0f0f0f0full;
+    static uint64_t eight_scales(const byte *b, bool second) {
         const uint32_t two = word_at(b + 104), top = 0x30303030;
-        eight_signed_floats(less32((four & low) | words(two << 4 & top, two << 2 & top)), scale, d);
-        eight_signed_floats(less32((four >> 4 & low) | words(two & top, two >> 2 & top)), scale, d + 8);
+        const uint64_t tops = second ? words(two & top, two >> 2 & top) : words(two << 4 & top, two << 2 & top);
+        return less32((long_at(b + 96) >> (second ? 4 : 0) & 0x0f0f0f0f0f0f0f0full) | tops);
     }
+    static float factor(const byte *b) { return half_at(b + 108); }
+    static void scales(const byte *b, float *d, float *) {
+        for (int i = 0; i < 2; i++) eight_signed_floats(eight_scales(b, i), factor(b), d + 8 * i);
+    }
+#if defined(TP_ONLY_AVX2)
+    static __m256i whole_scales(const byte *b) {
+        return words_apart(_mm_set_epi64x((long long)eight_scales(b, true), (long long)eight_scales(b, false)));
+    }
+#endif
     // Of bytes below 64, without borrowing from the next one.
     static uint64_t less32(uint64_t bytes) {
         const uint64_t tops = 0x8080808080808080ull;
@@ -97,10 +104,13 @@ template <> struct Block<Q5_K> {
 template <> struct Block<Q6_K> {
     static constexpr int SIZE = 210, GROUPS = 8, MOST = 32;
     static constexpr bool MIN = false, HALVES = true;
+    static float factor(const byte *b) { return half_at(b + 208); }
     static void scales(const byte *b, float *d, float *) {
-        const float scale = half_at(b + 208);
-        for (int i = 0; i < 16; i += 8) eight_signed_floats(long_at(b + 192 + i), scale, d + i);
+        for (int i = 0; i < 16; i += 8) eight_signed_floats(long_at(b + 192 + i), factor(b), d + i);
     }
+#if defined(TP_ONLY_AVX2)
+    static __m256i whole_scales(const byte *b) { return words_apart(_mm_loadu_si128((const __m128i *)(b + 192))); }
+#endif
     static constexpr int ZERO = 32;
     static Codes raw(const byte *b, int g) {
         // Each half of a block: 64 bytes whose low, then high halves make two groups each, and 32 bytes with two
