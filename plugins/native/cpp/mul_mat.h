@@ -8,7 +8,7 @@
 //   blocks, unfolded   bytes       product_bytes_few.h       the same, up to FEW8          product_bytes_many.h
 //   f16, bf16          f16, bf16   product_halves.h          product_floats_few.h          product_floats_many.h
 //   all of these, AMX  bf16        as above                  the same, up to FEW_TILED*    product_tiles.h
-//   any                f32         product_floats_few.h      the same, has_few_rows        product_floats_many.h
+//   any                f32         product_floats_few.h      the same, up to FEW           product_floats_many.h
 #pragma once
 
 #include "product_bytes_few.h"
@@ -32,7 +32,7 @@ inline bool wants_bf16(const Node &node) {
 #endif
 
 template <class Held> void mul_mat_held(const Node &node, Part &part) {
-    if (has_few_rows(node)) return mul_mat_floats_few<Held>(node, part);
+    if (node.src[1].ne[1] <= FEW) return mul_mat_floats_few<Held>(node, part);
 #if defined(TP_TILES)
     if constexpr (Held::HELD > 1) return mul_mat_tiles(node, {fill_with_numbers, true}, part);
 #endif
@@ -44,7 +44,7 @@ template <class Held> void mul_mat_held(const Node &node, Part &part) {
 }
 
 template <class Held> int64_t mul_mat_held_scratch(const Node &node, int threads) {
-    if (has_few_rows(node)) return floats_few_scratch<Held>(node, threads);
+    if (node.src[1].ne[1] <= FEW) return floats_few_scratch<Held>(node, threads);
 #if defined(TP_TILES)
     if constexpr (Held::HELD > 1) return tiles_scratch(node, threads);
 #endif

@@ -11,21 +11,6 @@ constexpr int64_t PORTIONS = 4; // of each thread, so that one that is done help
 constexpr int64_t FEW = 16;     // rows of x up to which dot products are faster than tiles
 constexpr int64_t FEW8 = 4;     // the same where x is rounded to eight bits
 
-// The same for weights that need not be decoded, while x stays in the second-level cache. On a thread of a Zen 4 24 and
-// 34 rows of 2,048 elements took 0.83 and 0.93 of the time of tiles. Other levels have not been measured.
-#if defined(TP_ONLY_AVX2)
-constexpr int64_t FEW_PLAIN = 40;
-#else
-constexpr int64_t FEW_PLAIN = FEW;
-#endif
-constexpr int64_t FEW_BYTES = 384 << 10;
-
-inline bool has_few_rows(const Node &node) {
-    const Operand &w = node.src[0], &x = node.src[1];
-    const int64_t m = x.ne[1];
-    return m <= FEW || (is_plain(w.type) && m <= FEW_PLAIN && m * x.ne[0] * 4 <= FEW_BYTES);
-}
-
 // Whether x is read where it lies: f32 without gaps inside its rows.
 inline bool is_plain_rows(const Operand &x) { return x.type == F32 && x.nb[0] == 4; }
 
