@@ -69,7 +69,7 @@ inline void top_scales(const byte *words, int step, float factor, float *d) {
 }
 #endif
 
-// Sixteen scales of four bits in eight bytes, the low half of each first: odd numbers times `factor`.
+// Sixteen scales of four bits in eight bytes, the low half of each first: odd numbers.
 #if defined(__AVX2__)
 inline __m128i nibble_bytes(const byte *p) {
     const __m128i both = _mm_cvtsi64_si128((long long)long_at(p)), even = _mm_set1_epi8(0x1e);
@@ -78,6 +78,7 @@ inline __m128i nibble_bytes(const byte *p) {
     return _mm_or_si128(_mm_unpacklo_epi8(low, high), _mm_set1_epi8(1));
 }
 #endif
+// The same times `factor`.
 inline void nibble_scales(const byte *p, float factor, float *d) {
 #if defined(__AVX2__)
     const __m128i odd = nibble_bytes(p);

@@ -92,7 +92,7 @@ template <> struct Block<TQ1_0> {
     static constexpr int ONE = 85 - 128, TWO = 170 - 128;
     static Codes first_digits(Codes a) {
         Codes most_of_none = each_code(ONE), most_of_one = each_code(TWO);
-        asm("" : "+x"(most_of_none), "+x"(most_of_one)); // GCC knows a comparison of two instructions with constants
+        asm("" : "+x"(most_of_none), "+x"(most_of_one)); // with constants GCC compares in two instructions
         const Codes one = _mm256_cmpgt_epi8(a, most_of_none), two = _mm256_cmpgt_epi8(a, most_of_one);
         return _mm256_abs_epi8(_mm256_add_epi8(one, two));
     }
@@ -133,6 +133,7 @@ template <> struct Block<NVFP4> {
         for (int i = 0; i < 4; i++) d[i] = NVFP4_SCALES.at[b[i]];
     }
     static constexpr int ZERO = 12;
+    // E2M1_VALUES and ZERO.
     static constexpr int8_t STORED[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
     static Codes raw(const byte *b, int g) { return looked_up(nibbles8(b + 4 + 16 * g), STORED); }
     static Codes codes(const byte *b, int g) { return looked_up(nibbles8(b + 4 + 16 * g), E2M1_VALUES); }
