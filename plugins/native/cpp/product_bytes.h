@@ -90,9 +90,12 @@ inline vi ones16() {
 // Adds products of bytes in pairs, in 16 bits.
 inline vi add_pairs(vi from, vi w, vi x) { return add16(from, _mm256_maddubs_epi16(w, x)); }
 
-template <bool Signed> inline vi dot_bytes(vi from, vi w, vi x) {
+template <bool Signed> inline vi multiply_pairs(vi w, vi x) {
     if (Signed) x = _mm256_sign_epi8(x, w), w = _mm256_abs_epi8(w);
-    return add32(from, pairs_to_fours(_mm256_maddubs_epi16(w, x)));
+    return _mm256_maddubs_epi16(w, x);
+}
+template <bool Signed> inline vi dot_bytes(vi from, vi w, vi x) {
+    return add32(from, pairs_to_fours(multiply_pairs<Signed>(w, x)));
 }
 
 template <bool Signed> inline vi dot_bytes(vi from, vi w0, vi x0, vi w1, vi x1) {

@@ -27,14 +27,15 @@ template <int TYPE> void round_row(const float *values, int64_t k, Unit8 *units)
             unit.sums[at] = -d * (float)(halves[0] + halves[1]);
             continue;
         }
-        if (FOLDS_SCALES<TYPE>) {
-            for (int h = 0; h < 2; h++) unit.d[2 * at + h] = unit.sums[folded_part(2 * (int)at + h)] = d;
-            write_shifts(codes, -EXCESS<TYPE>, unit.shifts + at * 8);
-            continue;
-        }
 #endif
         for (int h = 0; h < EACH; h++) {
             unit.d[at * EACH + h] = d;
+#if defined(__AVX512VNNI__)
+            if (FOLDS_SCALES<TYPE>) {
+                unit.sums[folded_part((int)at * EACH + h)] = d;
+                continue;
+            }
+#endif
             unit.sums[at * EACH + h] = d * (float)(EACH == 2 ? halves[h] : halves[0] + halves[1]);
         }
         if (EXCESS<TYPE>) write_shifts(codes, -EXCESS<TYPE>, unit.shifts + at * 8);
@@ -61,7 +62,7 @@ template <int TYPE, int M, bool = IN_PAIRS<TYPE>> struct Sums8 {
     void add(const byte *unit, const Unit8 *x, int64_t next, int groups = GROUPS8) {
 #if defined(__AVX512VNNI__)
         if constexpr (M == 1 && FOLDS_SCALES<TYPE>) {
-            const vf scales = vmul(vset(half_at(unit + 208)), vload(x->sums));
+            const vf scales = vmul(vset(B::factor(unit)), vload(x->sums));
             sums[0][0] = vfma(dots_of_unit<TYPE>(Found<TYPE>(unit), *x, scales_to_fold(unit)), scales, sums[0][0]);
             return;
         }

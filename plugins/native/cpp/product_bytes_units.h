@@ -261,18 +261,14 @@ struct PairScales {
     Eight minima;
 
     explicit PairScales(const byte *b) {
-        const uint64_t all = long_at(b + 4);
-        const uint32_t first = (uint32_t)all, second = (uint32_t)(all >> 32), rest = word_at(b + 12);
-        const uint64_t scales = words(first & 0x3f3f3f3f, (rest & 0x0f0f0f0f) | (first >> 2 & 0x30303030));
-        const uint64_t least = words(second & 0x3f3f3f3f, (rest >> 4 & 0x0f0f0f0f) | (second >> 2 & 0x30303030));
         const auto place = [](unsigned scale) { return (int)(0x80008000 + scale * 0x00010001); };
-        whole = _mm512_shuffle_epi8(_mm512_set1_epi64((long long)scales),
+        whole = _mm512_shuffle_epi8(_mm512_set1_epi64((long long)six_bit_scales(b)),
                                     _mm512_setr_epi32(place(0), place(0), place(1), place(1), place(2), place(2),
                                                       place(3), place(3), place(4), place(4), place(5), place(5),
                                                       place(6), place(6), place(7), place(7)));
         const __m128 factors = _mm_cvtph_ps(_mm_cvtsi32_si128((int)word_at(b)));
         d = _mm512_broadcastss_ps(factors);
-        const __m256i eight = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)least));
+        const __m256i eight = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)six_bit_minima(b)));
         minima = times(_mm256_cvtepi32_ps(eight), _mm256_broadcastss_ps(_mm_movehdup_ps(factors)));
     }
 };
@@ -321,9 +317,7 @@ template <int TYPE> inline vf spread_scales(const Eight *scales, int g) {
 // Products of the stored codes of a group with those of x, in pairs, in 16 bits. `SHIFTS`: what stored codes are larger
 // by is taken off.
 template <int TYPE, bool SHIFTS> inline vi pairs_of(vi codes, const Unit8 &x, int g) {
-    const vi xs = iload(x.codes + g * GROUP);
-    if (SIGNED<TYPE>) return _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(xs, codes));
-    const vi pairs = _mm256_maddubs_epi16(codes, xs);
+    const vi pairs = multiply_pairs<SIGNED<TYPE>>(codes, iload(x.codes + g * GROUP));
     return SHIFTS && EXCESS<TYPE> ? _mm256_add_epi16(pairs, iload(x.shifts + 8 * g)) : pairs;
 }
 template <int, bool> inline vi pairs_of(const SizesAndSigns &codes, const Unit8 &x, int g) {
@@ -346,6 +340,7 @@ inline vi words_of_group(vi whole, int g) {
     return _mm256_shuffle_epi8(whole, _mm256_set1_epi16((short)(2 * g | (2 * g + 1) << 8)));
 }
 
+// The products of the codes of a whole unit with those of one of x, scaled as w is.
 template <int TYPE> inline vf dots_of_unit(const byte *unit, const Unit8 &x) {
     const vi whole = Block<TYPE>::whole_scales(unit);
     const Found<TYPE> source(unit);

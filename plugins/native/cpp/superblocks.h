@@ -7,6 +7,12 @@ namespace {
 
 // Eight scales and eight minima of six bits in twelve bytes: the first four of each lie in the low six bits of a byte;
 // the others have four bits in the last four bytes, and two where those of the first four end.
+inline uint64_t six_bit_bytes(uint32_t first, uint32_t rest) {
+    return words(first & 0x3f3f3f3f, (rest & 0x0f0f0f0f) | (first >> 2 & 0x30303030));
+}
+inline uint64_t six_bit_scales(const byte *b) { return six_bit_bytes(word_at(b + 4), word_at(b + 12)); }
+inline uint64_t six_bit_minima(const byte *b) { return six_bit_bytes(word_at(b + 8), word_at(b + 12) >> 4); }
+// The same as numbers.
 inline void six_bit_pairs(const byte *b, float *d, float *m) {
 #if defined(__AVX2__)
     const __m128i all = _mm_loadu_si128((const __m128i *)b); // two halves, and the twelve bytes as three words
@@ -21,12 +27,8 @@ inline void six_bit_pairs(const byte *b, float *d, float *m) {
     _mm256_storeu_ps(d, _mm256_mul_ps(scales, _mm256_broadcastss_ps(factors)));
     _mm256_storeu_ps(m, _mm256_mul_ps(minima, _mm256_broadcastss_ps(_mm_movehdup_ps(factors))));
 #else
-    const float scale = half_at(b), least = -half_at(b + 2);
-    const uint32_t first = word_at(b + 4), second = word_at(b + 8), rest = word_at(b + 12);
-    const uint32_t scales = (rest & 0x0f0f0f0f) | (first >> 2 & 0x30303030);
-    const uint32_t minima = (rest >> 4 & 0x0f0f0f0f) | (second >> 2 & 0x30303030);
-    eight_floats(words(first & 0x3f3f3f3f, scales), scale, d);
-    eight_floats(words(second & 0x3f3f3f3f, minima), least, m);
+    eight_floats(six_bit_scales(b), half_at(b), d);
+    eight_floats(six_bit_minima(b), -half_at(b + 2), m);
 #endif
 }
 
