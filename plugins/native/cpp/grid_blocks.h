@@ -178,7 +178,7 @@ template <> struct Block<IQ2_XS> {
     static float factor(const byte *b) { return half_at(b) / 8; }
     static void scales(const byte *b, float *d, float *) { nibble_scales(b + 66, factor(b), d); }
 #if defined(TP_ONLY_AVX2)
-    static __m256i whole_scales(const byte *b) { return words_apart(nibble_bytes(b + 66)); }
+    static __m128i whole_scales(const byte *b) { return nibble_bytes(b + 66); }
 #endif
     // Nine bits of a row, seven of signs.
     static uint64_t row(const byte *b, int i) { return IQ2_XS_ROWS[short_at(b + 2 + 2 * i) & 511]; }
@@ -210,7 +210,7 @@ template <> struct Block<IQ2_S> {
     static float factor(const byte *b) { return half_at(b) / 8; }
     static void scales(const byte *b, float *d, float *) { nibble_scales(b + 74, factor(b), d); }
 #if defined(TP_ONLY_AVX2)
-    static __m256i whole_scales(const byte *b) { return words_apart(nibble_bytes(b + 74)); }
+    static __m128i whole_scales(const byte *b) { return nibble_bytes(b + 74); }
 #endif
     // Low bytes of the rows' numbers, signs; then two more bits of each number.
     static Codes sizes(const byte *b, int g) {

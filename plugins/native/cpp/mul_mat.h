@@ -146,6 +146,7 @@ template <int TYPE> void mul_mat_unfolded(const Node &node, Part &part) {
     constexpr int KIND = kind_of<TYPE>();
     const int64_t m = node.src[1].ne[1];
     if (m > FEW8) return mul_mat_many<InRows8<KIND>>(node, part);
+    if constexpr (IN_PAIRS<TYPE>) return mul_mat_bytes_few(node, few_bytes<TYPE>(), part);
     mul_mat_bytes_few(node, m == 1 ? one_row_bytes<TYPE>() : several_rows_bytes<TYPE>(), part);
 }
 

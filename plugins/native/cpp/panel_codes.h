@@ -183,55 +183,6 @@ template <int TYPE> inline void panel_scale(const byte *b, int p, int slice, vf 
     }
 }
 
-#if defined(TP_PAIRS)
-
-// Where the half lies that the scales of a block of 256 codes are multiplied by; that of minima follows.
-template <int TYPE>
-constexpr int FACTORS_AT = TYPE == Q2_K ? 80 : TYPE == Q3_K ? 108 : TYPE == Q4_K || TYPE == Q5_K ? 0
-                           : TYPE == Q6_K ? 208 : -1;
-
-// Bytes `a` and `b` of each word as numbers of 16 bits, without a sign and with it.
-inline vi two_bytes(vi words, char a, char b) {
-    const char no = -128;
-    const __m128i at = _mm_setr_epi8(a, no, b, no, 4 + a, no, 4 + b, no, 8 + a, no, 8 + b, no, 12 + a, no, 12 + b, no);
-    return looked_up(words, in_each_lane(at));
-}
-inline vi signed_byte_twice(vi words, char b) { return _mm256_srai_epi16(repeated_byte(words, b), 8); }
-
-// Six bits of scales, or of minima, of four parts as bytes: `first` is the word of those of parts 0 to 3.
-inline vi six_bits(vi first, vi rest, int from, int p) {
-    if (p < 4) return iand(first, each_byte(63));
-    return ior(iand(right(rest, from), each_byte(15)), iand(right(first, 2), each_byte(0x30)));
-}
-
-// The scale of part `p` of a block of 256 codes, a whole number, in both halves of a word.
-template <int TYPE> inline vi panel_factors(const byte *b, int p, int slice) {
-    const char at = (char)(p % 4);
-    if constexpr (TYPE == Q2_K) return two_bytes(iand(words_at(b, p / 4 * 4, slice), each_byte(15)), at, at);
-    if constexpr (TYPE == Q3_K) {
-        const vi low = iand(right(words_at(b, 96 + p % 8 / 4 * 4, slice), p / 8 * 4), each_byte(15));
-        const vi high = iand(right(words_at(b, 104, slice), p / 4 * 2), each_byte(3));
-        return signed_byte_twice(_mm256_sub_epi8(ior(low, left(high, 4)), each_byte(32)), at);
-    }
-    if constexpr (TYPE == Q4_K || TYPE == Q5_K)
-        return two_bytes(six_bits(words_at(b, 4, slice), words_at(b, 12, slice), 0, p), at, at);
-    return signed_byte_twice(words_at(b, 192 + p / 4 * 4, slice), at);
-}
-
-// Four bits of minima of parts `p` and those behind it as bytes, of q2_K.
-inline vi four_minima(const byte *b, int p, int slice) {
-    return iand(right(words_at(b, p / 4 * 4, slice), 4), each_byte(15));
-}
-
-// The minimum of part `p` of a block of 256 codes, a whole number.
-template <int TYPE> inline vi panel_minima(const byte *b, int p, int slice) {
-    const char at = (char)(p % 4), no = -128;
-    if constexpr (TYPE == Q2_K) return two_bytes(four_minima(b, p, slice), at, no);
-    return two_bytes(six_bits(words_at(b, 8, slice), words_at(b, 12, slice), 4, p), at, no);
-}
-
-#endif
-
 #endif
 
 } // namespace

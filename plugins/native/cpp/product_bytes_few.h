@@ -1,6 +1,7 @@
 // Few rows of x, rounded, against rows of w where they lie.
 #pragma once
 
+#include "product_bytes_pairs.h"
 #include "product_bytes_unfolded.h"
 #include "product_floats_few.h"
 
@@ -20,16 +21,8 @@ template <int TYPE> void round_row(const float *values, int64_t k, Unit8 *units)
         int halves[2] = {0, 0};
         float d = 0;
         if (g < k / GROUP) d = round_group(values + g * GROUP, codes, halves);
-        for (int h = 0; h < 2; h++) std::memcpy(unit.codes + place_of_half<TYPE>((int)at, h), codes + h * 16, 16);
-#if defined(__AVX512VNNI__)
-        if (IN_PAIRS<TYPE>) {
-            unit.d[2 * at] = unit.d[2 * at + 1] = d;
-            unit.sums[at] = -d * (float)(halves[0] + halves[1]);
-            continue;
-        }
-#endif
+        for (int e = 0; e < 4; e++) std::memcpy(unit.codes + place_of_eight<TYPE>((int)at, e), codes + e * 8, 8);
         for (int h = 0; h < EACH; h++) {
-            unit.d[at * EACH + h] = d;
 #if defined(__AVX512VNNI__)
             if (FOLDS_SCALES<TYPE>) {
                 unit.sums[folded_part((int)at * EACH + h)] = d;
@@ -38,12 +31,17 @@ template <int TYPE> void round_row(const float *values, int64_t k, Unit8 *units)
 #endif
             unit.sums[at * EACH + h] = d * (float)(EACH == 2 ? halves[h] : halves[0] + halves[1]);
         }
+        if constexpr (IN_PAIRS<TYPE>) {
+            put_scale<TYPE>(unit, (int)at, d);
+            continue;
+        }
+        for (int h = 0; h < EACH; h++) unit.d[at * EACH + h] = d;
         if (EXCESS<TYPE>) write_shifts(codes, -EXCESS<TYPE>, unit.shifts + at * 8);
     }
 }
 
 // Sums of a row of w with M rows of x, `next` units apart.
-template <int TYPE, int M, bool = IN_PAIRS<TYPE>> struct Sums8 {
+template <int TYPE, int M> struct Sums8 {
     typedef Block<TYPE> B;
     static constexpr int EIGHTS = B::HALVES ? 2 : 1;
     static constexpr bool SHIFTS = M == 1 && shifts_by_sums<TYPE>();
@@ -116,31 +114,10 @@ template <int TYPE, int M, bool = IN_PAIRS<TYPE>> struct Sums8 {
     }
 };
 
-#if defined(__AVX512VNNI__)
-
-// The same for q4_K and q5_K.
-template <int TYPE, int M> struct Sums8<TYPE, M, true> {
-    vf sums[M];
-    Eight least[M];
-
-    Sums8() {
-        for (int j = 0; j < M; j++) sums[j] = vset(0), least[j] = eight_zeros();
-    }
-
-    void add(const byte *unit, const Unit8 *x, int64_t next, int = GROUPS8) {
-        const PairScales scales(unit);
-        const PairCodes<TYPE> codes(unit);
-        for (int j = 0; j < M; j++) {
-            const Unit8 &xs = x[j * next];
-            const vf dots = ifloat(_mm512_madd_epi16(codes.times(xs.codes), scales.whole));
-            sums[j] = vfma(dots, vmul(scales.d, vload(xs.d)), sums[j]);
-            least[j] = plus_product(scales.minima, load_eight(xs.sums), least[j]);
-        }
-    }
-
-    float total(int j) const { return vsum(sums[j]) + sum_of(least[j]); }
-};
-
+#if defined(__AVX2__)
+template <int TYPE, int M> using SumsOf = std::conditional_t<IN_PAIRS<TYPE>, PairSums8<TYPE, M>, Sums8<TYPE, M>>;
+#else
+template <int TYPE, int M> using SumsOf = Sums8<TYPE, M>;
 #endif
 
 // Products of a row of w with M rows of x: out[j * out_step].
@@ -150,7 +127,7 @@ inline __attribute__((always_inline)) void dots8(const char *row, const Unit8 *x
     typedef Block<TYPE> B;
     constexpr int64_t SIZE = UNIT_SIZE<TYPE>;
     const int64_t units = units_of(k), whole = k / (GROUP * GROUPS8);
-    Sums8<TYPE, M> sums;
+    SumsOf<TYPE, M> sums;
     const byte *unit = (const byte *)row;
     for (int64_t u = 0; u < whole; u++, unit += SIZE) {
         prefetch((const char *)unit, SIZE);

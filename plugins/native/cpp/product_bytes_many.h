@@ -1,6 +1,7 @@
 // Many rows of x, rounded: panels of codes of w meet all tiles of x.
 #pragma once
 
+#include "product_bytes_columns.h"
 #include "product_bytes_unfolded.h"
 #include "product_floats_many.h"
 
@@ -88,7 +89,11 @@ template <int TYPE> void weave_units8(const byte *const *units, uint8_t *out) { 
 template <int T> struct InRows8 {
     static constexpr int TYPE = T;
     static constexpr bool PANELS = false;
-    static constexpr bool FACTORS = false; // whether scales stay whole numbers
+#if defined(TP_PAIRS)
+    static constexpr bool FACTORS = is_super_block(TYPE); // whether scales stay whole numbers
+#else
+    static constexpr bool FACTORS = false;
+#endif
 
     // `depth` codes from `k0` on of `columns` rows of a matrix from row `first` on.
     static void read(const Operand &w, const char *matrix, int64_t first, int64_t columns, int64_t k0, int64_t depth,
@@ -113,12 +118,20 @@ template <int T> struct InRows8 {
                     how->unfold(units[c], (int)(n / GROUP), room);
                     units[c] = room;
                 }
-                read_scales8<TYPE>(units[c], d + c * UNIT_PARTS, m + c * UNIT_PARTS, (int)(n / GROUP));
+                if (!FACTORS) read_scales8<TYPE>(units[c], d + c * UNIT_PARTS, m + c * UNIT_PARTS, (int)(n / GROUP));
             }
+            const int64_t parts = some / PART * COLUMNS;
+#if defined(TP_PAIRS)
+            if constexpr (FACTORS) {
+                weave_super_blocks8<TYPE>(units, panel.codes + some * COLUMNS);
+                weave_scales8<TYPE>(units, panel.d + some / SUPER * COLUMNS, panel.m + parts, panel.factors + parts);
+                continue;
+            }
+#endif
             if (n < DEPTH) weave_units8<TYPE>(units, n, panel.codes + some * COLUMNS);
             else weave_units8<TYPE>(units, panel.codes + some * COLUMNS);
-            transpose<UNIT_PARTS>(d, n / PART, panel.d + some / PART * COLUMNS);
-            if (B::MIN) transpose<UNIT_PARTS>(m, n / PART, panel.m + some / PART * COLUMNS);
+            transpose<UNIT_PARTS>(d, n / PART, panel.d + parts);
+            if (B::MIN) transpose<UNIT_PARTS>(m, n / PART, panel.m + parts);
         }
     }
 };
@@ -178,16 +191,6 @@ inline void sum_pairs(const int8_t *codes, int factor, __m128i *halves) {
     const __m256i eights = _mm256_add_epi16(fours, _mm256_shuffle_epi32(fours, 1));
     const __m256i sums = _mm256_mullo_epi16(eights, _mm256_set1_epi16((short)factor));
     halves[0] = _mm256_castsi256_si128(sums), halves[1] = _mm256_extracti128_si256(sums, 1);
-}
-
-// The sum of the first 16 of 32 codes in the lower half of a number, that of the others in the upper.
-inline int32_t sums_of_halves(const int8_t *codes) {
-    const __m256i bytes = _mm256_loadu_si256((const __m256i *)codes);
-    const __m256i fours = pairs_to_fours(_mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes));
-    const __m256i eights = _mm256_add_epi32(fours, _mm256_unpackhi_epi64(fours, fours));
-    const __m256i sums = _mm256_add_epi32(eights, _mm256_shuffle_epi32(eights, 1));
-    const int first = _mm256_extract_epi32(sums, 0), second = _mm256_extract_epi32(sums, 4);
-    return (int32_t)(((uint32_t)first & 0xffff) | (uint32_t)second << 16);
 }
 #endif
 
@@ -358,6 +361,7 @@ void multiply_part8(int64_t m, int64_t depth, const Packed8 &x, const Panel8<par
     constexpr int TYPE = Source::TYPE, PART = part_of<TYPE>();
     constexpr bool MIN = Block<TYPE>::MIN, F = Source::FACTORS;
     constexpr int C = chain_of<TYPE>(), MOST = MOST_ROWS8<TYPE>, FIVE = MOST < 5 ? MOST : 5;
+    static_assert(!F || !EXCESS<TYPE> || WHOLE<PART, C>, "sums begin with what is taken off");
     // By number of rows, less one; nothing asks for more than MOST.
     static constexpr decltype(&multiply_tile8<1, PART, MIN, C, WIDTH, F>) tiles[ROWS8] = {
         multiply_tile8<1, PART, MIN, C, WIDTH, F>,    multiply_tile8<2, PART, MIN, C, WIDTH, F>,

@@ -18,10 +18,6 @@ template <int TYPE> void round_for_panels(const float *x, int64_t k, char *room)
     constexpr int PART = part_of<TYPE>();
     const Packed8 packed = packed_row8<PART>(k, room);
     pack_row8<PART, WHOLE<PART, chain_of<TYPE>()>>(x, k, packed, 0, 1, 0, EXCESS<TYPE>);
-#if defined(TP_PAIRS)
-    // Nothing is taken off codes of q2_K: `add_super_block8` finds the sums of two parts side by side instead.
-    for (int64_t i = 0; TYPE == Q2_K && i < k; i += GROUP) packed.shifts[i / PART] = sums_of_halves(packed.values + i);
-#endif
 }
 
 // Dot products of part `p` of a slice of a block of sixteen rows with M rows of x.
@@ -83,85 +79,6 @@ inline __attribute__((always_inline)) void add_block8(const byte *block, int sli
     }
 }
 
-#if defined(TP_PAIRS)
-
-// The same for N slices of a block of 256 codes, from `slice` on. Scales of parts stay whole numbers, and so do sums of
-// a group, which are below 2**24.
-template <int TYPE, int N, int M>
-inline __attribute__((always_inline)) void add_super_block8(const byte *block, int slice, int64_t i, const Packed8 &x,
-                                                            vf (&sums)[N][M]) {
-    typedef Block<TYPE> B;
-    constexpr int PART = part_of<TYPE>(), EACH = GROUP / PART, FOURS = PART / 4, CHAIN = chain_of<TYPE>();
-    constexpr int HALF = B::GROUPS / 2;
-    constexpr int64_t SIZE = B::SIZE * PANEL_ROWS;
-    static_assert(FOURS % CHAIN == 0 && (EXCESS<TYPE> == 0 || CHAIN == FOURS), "sums begin with what is taken off");
-    const int8_t *values = x.values + i * M;
-    const float *d = x.d + i / PART * M, *totals = x.sums + i / PART * M;
-    const int32_t *shifts = x.shifts + i / PART * M;
-    vf scales[N], minima[N];
-    for (int s = 0; s < N; s++) {
-        scales[s] = halves_at(block, FACTORS_AT<TYPE>, slice + s);
-        if (B::MIN) minima[s] = vsub(vset(0), halves_at(block, FACTORS_AT<TYPE> + 2, slice + s));
-    }
-#pragma GCC unroll 8
-    for (int g = 0; g < B::GROUPS; g++) {
-        // Half of the lines at once: for more of them this would stand still.
-        if (slice == 0 && g % HALF == 0) prefetch((const char *)block + g / HALF * SIZE / 2, SIZE / 2);
-        // GCC would find codes of later groups now, for which there are too few registers.
-        if ((TYPE == Q3_K || TYPE == Q5_K) && M > 1) asm volatile("" ::: "memory");
-        vi dots[N][M];
-#pragma GCC unroll 8
-        for (int c = 0; c < 8 / CHAIN; c++) {
-            const int p = g * EACH + c * CHAIN / FOURS;
-            vi pairs[N][M];
-            for (int s = 0; s < N; s++) {
-                for (int j = 0; j < M; j++) pairs[s][j] = iset(EXCESS<TYPE> ? shifts[p * M + j] : 0);
-            }
-#pragma GCC unroll 8
-            for (int v = c * CHAIN; v < (c + 1) * CHAIN; v++) {
-                vi codes[N];
-                for (int s = 0; s < N; s++) codes[s] = panel_codes<TYPE>(block, g, v, slice + s);
-                for (int j = 0; j < M; j++) {
-                    const vi four = four_of(values + (g * GROUP + 4 * v) * M + 4 * j);
-                    for (int s = 0; s < N; s++) pairs[s][j] = add_pairs(pairs[s][j], codes[s], four);
-                }
-            }
-            for (int s = 0; s < N; s++) {
-                const vi factors = panel_factors<TYPE>(block, p, slice + s);
-                for (int j = 0; j < M; j++) {
-                    const vi scaled = _mm256_madd_epi16(pairs[s][j], factors);
-                    dots[s][j] = c ? iadd(dots[s][j], scaled) : scaled;
-                }
-            }
-        }
-        for (int s = 0; s < N; s++) {
-            for (int j = 0; j < M; j++)
-                sums[s][j] = vfma(ifloat(dots[s][j]), vmul(vset(d[g * EACH * M + j]), scales[s]), sums[s][j]);
-            if (TYPE == Q2_K && M == 1) {
-                // Two parts at once: `round_for_panels` has left the sums of x for both.
-                const char at = (char)(2 * g % 4);
-                const vi two = two_bytes(four_minima(block, 2 * g, slice + s), at, (char)(at + 1));
-                const vf both = ifloat(_mm256_madd_epi16(two, iset(shifts[2 * g])));
-                sums[s][0] = vfma(both, vmul(vset(d[2 * g]), minima[s]), sums[s][0]);
-                continue;
-            }
-            for (int p = g * EACH; p < (g + 1) * EACH && B::MIN; p++) {
-                const vf m = vmul(minima[s], ifloat(panel_minima<TYPE>(block, p, slice + s)));
-                for (int j = 0; j < M; j++) sums[s][j] = vfma(m, vset(totals[p * M + j]), sums[s][j]);
-            }
-        }
-    }
-}
-
-#endif
-
-// Whether scales of parts stay whole numbers in products.
-#if defined(TP_PAIRS)
-template <int TYPE> constexpr bool WHOLE_SCALES = FACTORS_AT<TYPE> >= 0;
-#else
-template <int TYPE> constexpr bool WHOLE_SCALES = false;
-#endif
-
 // The products of N slices of a panel, from `slice` on, with M rows of x.
 template <int TYPE, int N, int M>
 void panel_times8(const char *panel, int slice, int64_t k, const Packed8 &x, vf (*out)[M]) {
@@ -172,12 +89,6 @@ void panel_times8(const char *panel, int slice, int64_t k, const Packed8 &x, vf 
     }
     for (int64_t i = 0; i < k; i += WIDE, panel += SIZE) {
         const byte *block = (const byte *)panel;
-#if defined(TP_PAIRS)
-        if constexpr (WHOLE_SCALES<TYPE>) {
-            add_super_block8<TYPE>(block, slice, i, x, sums);
-            continue;
-        }
-#endif
         // Slices of long rows are read from the cache again. Small blocks whose slices meet x together come faster
         // where nothing is asked for.
         if (N == 1 && slice == 0) prefetch(panel, SIZE);
@@ -236,22 +147,8 @@ template <int TYPE> void panel_dots(const char *panel, const Packed8 &x, int64_t
 }
 
 // The scales and minima of a slice of a block as those of columns of a panel of codes; pointers are those of the block.
-template <int TYPE> inline void unfold_scales8(const byte *block, int slice, float *ds, float *ms, int32_t *factors) {
+template <int TYPE> inline void unfold_scales8(const byte *block, int slice, float *ds, float *ms) {
     constexpr int PARTS = Block<TYPE>::GROUPS * GROUP / part_of<TYPE>();
-#if defined(TP_PAIRS)
-    if constexpr (WHOLE_SCALES<TYPE>) {
-        vstore(ds, halves_at(block, FACTORS_AT<TYPE>, slice));
-#pragma GCC unroll 16
-        for (int p = 0; p < PARTS; p++) istore(factors + p * COLUMNS, panel_factors<TYPE>(block, p, slice));
-        if (!Block<TYPE>::MIN) return;
-        const vf least = vsub(vset(0), halves_at(block, FACTORS_AT<TYPE> + 2, slice));
-#pragma GCC unroll 16
-        for (int p = 0; p < PARTS; p++)
-            vstore(ms + p * COLUMNS, vmul(least, ifloat(panel_minima<TYPE>(block, p, slice))));
-        return;
-    }
-#endif
-    (void)factors;
 #pragma GCC unroll 16
     for (int p = 0; p < PARTS; p++) {
         vf d, m;
@@ -265,7 +162,7 @@ template <int TYPE> inline void unfold_scales8(const byte *block, int slice, flo
 template <int T> struct InPanels8 {
     static constexpr int TYPE = T;
     static constexpr bool PANELS = true;
-    static constexpr bool FACTORS = WHOLE_SCALES<TYPE>;
+    static constexpr bool FACTORS = false;
 
     static void read(const Operand &w, const char *matrix, int64_t first, int64_t columns, int64_t k0, int64_t depth,
                      const Panel8<part_of<TYPE>()> &out) {
@@ -292,7 +189,6 @@ template <int T> struct InPanels8 {
         constexpr int VECTORS8 = GROUP / 4;
         uint8_t *const codes = out.codes + i * COLUMNS + lane * 4;
         const int64_t scales = i / part_of<TYPE>() * COLUMNS + lane;
-        float *const ds = out.d + (FACTORS ? i / SUPER * COLUMNS + lane : scales);
 #pragma GCC unroll 8
         for (int g = 0; g < GROUPS; g++) {
             for (int s = 0; s < TAKEN / W; s++) {
@@ -302,10 +198,8 @@ template <int T> struct InPanels8 {
                     istore(group + v * 4 * COLUMNS, panel_codes<TYPE>(block, g, v, slice + s));
             }
         }
-        for (int s = 0; s < TAKEN / W; s++) {
-            const int64_t at = scales + s * W;
-            unfold_scales8<TYPE>(block, slice + s, ds + s * W, out.m + at, out.factors + at);
-        }
+        for (int s = 0; s < TAKEN / W; s++)
+            unfold_scales8<TYPE>(block, slice + s, out.d + scales + s * W, out.m + scales + s * W);
     }
 };
 

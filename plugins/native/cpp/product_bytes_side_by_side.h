@@ -93,11 +93,11 @@ template <int> constexpr int MOST_WOVEN = 0;
 #endif
 
 // Slices of a panel that meet M rows of x at once, as far as the registers go: on one thread of a Zen 4, two rows of x
-// and 2048 x 5632 from memory, q8_0 and q4_0 took 0.8 of the time, q4_K 0.75, and three rows and more took longer.
+// and 2048 x 5632 from memory, q8_0 and q4_0 took 0.8 of the time, and three rows and more took longer.
 #if defined(TP_PAIRS)
-template <int TYPE, int M> constexpr int SLICES_AT_ONCE = M == 2 && TYPE != Q5_K ? SLICES : 1;
+template <int M> constexpr int SLICES_AT_ONCE = M == 2 ? SLICES : 1;
 #else
-template <int TYPE, int M> constexpr int SLICES_AT_ONCE = 1;
+template <int> constexpr int SLICES_AT_ONCE = 1;
 #endif
 
 #if defined(__AVX512VNNI__)
@@ -130,7 +130,7 @@ void sixteen_times8(const Operand &w, const char *weights, int64_t count, const 
         }
     }
 #endif
-    constexpr int N = SLICES_AT_ONCE<TYPE, M>;
+    constexpr int N = SLICES_AT_ONCE<M>;
     for (int s = 0; s < SLICES && s * W < count; s += N) panel_times8<TYPE, N, M>(weights, s, k, x, sums + s);
 }
 

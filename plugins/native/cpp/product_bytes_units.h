@@ -11,20 +11,23 @@ template <int TYPE> constexpr int64_t UNIT_SIZE = Block<TYPE>::SIZE * (GROUPS8 /
 
 // 256 values of a row of x, rounded to eight bits. `shifts`: w's codes are stored without a sign, so each sum of four
 // products (with AVX2 of two, in 16 bits) is too large by this. Then, for each part of w, the scale and the scaled sum
-// of x. With AVX-512 some types (`IN_PAIRS`, `FOLDS_SCALES`) have codes, scales and sums in the order in which their
-// kernel meets them.
+// of x. Some types (`IN_PAIRS`, `FOLDS_SCALES`) have codes, shifts and scales in the order in which their kernel meets
+// them.
 struct alignas(64) Unit8 {
     int8_t codes[GROUPS8 * GROUP];
     int32_t shifts[GROUPS8 * 8];
+#if defined(TP_PAIRS)
+    float d[32], sums[16];
+#else
     float d[16], sums[16];
+#endif
 };
 #endif
 
 // Types of few bits for which it pays to take off what stored codes are larger by once for a unit, by sums of x.
 template <int TYPE> constexpr bool shifts_by_sums() {
 #if defined(TP_PAIRS)
-    return TYPE == IQ1_S || TYPE == IQ1_M || TYPE == TQ1_0 || TYPE == TQ2_0 || TYPE == NVFP4 || TYPE == Q1_0 ||
-           TYPE == Q2_0;
+    return TYPE == IQ1_S || TYPE == IQ1_M || TYPE == TQ1_0 || TYPE == NVFP4 || TYPE == Q1_0 || TYPE == Q2_0;
 #else
     return false;
 #endif
@@ -38,6 +41,7 @@ inline void store_eight(float *p, Eight a) { _mm256_store_ps(p, a); }
 inline Eight eight_zeros() { return _mm256_setzero_ps(); }
 inline Eight times(Eight a, Eight b) { return _mm256_mul_ps(a, b); }
 inline Eight plus_product(Eight a, Eight b, Eight more) { return _mm256_fmadd_ps(a, b, more); }
+inline Eight less_product(Eight a, Eight b, Eight all) { return _mm256_fnmadd_ps(a, b, all); }
 inline float sum_of(Eight a) {
     const __m128 half = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     const __m128 s = _mm_add_ps(half, _mm_movehl_ps(half, half));
@@ -209,74 +213,9 @@ inline vi scales_to_fold(const byte *b) {
     return _mm512_srai_epi16(_mm512_shuffle_epi8(bytes, order), 8);
 }
 
-// q4_K and q5_K keep the codes of two groups in the same 32 bytes, the even group in their low nibbles. Sixteen bytes
-// of each pair make a vector, the sixteen that follow another: then a vector is half of all even groups, or of all odd
-// ones, and the products of both halves are summed by `dot_bytes`. x lies in this order: even groups, then odd ones.
-template <int TYPE> constexpr bool IN_PAIRS = TYPE == Q4_K || TYPE == Q5_K;
-template <int TYPE> constexpr int place_of_half(int g, int half) {
-    return IN_PAIRS<TYPE> ? g % 2 * 128 + half * 64 + g / 2 * 16 : g * GROUP + half * 16;
-}
-
-// The word `a` in the first quarter of a vector, and so on.
-inline vi by_quarter(int a, int b, int c, int d) {
-    return _mm512_setr_epi32(a, a, a, a, b, b, b, b, c, c, c, c, d, d, d, d);
-}
-// A bit in each byte: that of group g, then of g + 2 and so on.
-inline vi bits_by_quarter(int g) {
-    return by_quarter(four_bytes(1 << g), four_bytes(4 << g), four_bytes(16 << g), four_bytes(64 << g));
-}
-
-template <int TYPE> struct PairCodes {
-    vi evens[2], odds[2]; // the odd ones of q4_K sixteen times as large
-
-    explicit PairCodes(const byte *unit) {
-        const byte *nibbles = unit + Block<TYPE>::SIZE - 128;
-        const vi a = iload(nibbles), b = iload(nibbles + 64);
-        const vi halves[2] = {_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd)};
-        for (int h = 0; h < 2; h++) {
-            evens[h] = _mm512_and_si512(halves[h], each_byte(0x0f));
-            if constexpr (TYPE == Q4_K) {
-                odds[h] = _mm512_and_si512(halves[h], each_byte(0xf0));
-            } else {
-                const vi fifths = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(unit + 16 + h * 16)));
-                odds[h] = _mm512_and_si512(_mm512_srli_epi16(halves[h], 4), each_byte(0x0f));
-                evens[h] = plus_where(evens[h], _mm512_test_epi8_mask(fifths, bits_by_quarter(0)), 16);
-                odds[h] = plus_where(odds[h], _mm512_test_epi8_mask(fifths, bits_by_quarter(1)), 16);
-            }
-        }
-    }
-
-    // Sums of eight products: in each quarter four of an even group, then four of the odd one that follows it.
-    vi times(const int8_t *x) const {
-        const vi even = dot_bytes<false>(iset(0), evens[0], iload(x), evens[1], iload(x + 64));
-        const vi odd = dot_bytes<false>(iset(0), odds[0], iload(x + 128), odds[1], iload(x + 192));
-        return _mm512_packs_epi32(even, TYPE == Q4_K ? _mm512_srai_epi32(odd, 4) : odd);
-    }
-};
-
-// Scales for the sums of `PairCodes`, the factor of all, and minima.
-struct PairScales {
-    vi whole;
-    vf d;
-    Eight minima;
-
-    explicit PairScales(const byte *b) {
-        const auto place = [](unsigned scale) { return (int)(0x80008000 + scale * 0x00010001); };
-        whole = _mm512_shuffle_epi8(_mm512_set1_epi64((long long)six_bit_scales(b)),
-                                    _mm512_setr_epi32(place(0), place(0), place(1), place(1), place(2), place(2),
-                                                      place(3), place(3), place(4), place(4), place(5), place(5),
-                                                      place(6), place(6), place(7), place(7)));
-        const __m128 factors = _mm_cvtph_ps(_mm_cvtsi32_si128((int)word_at(b)));
-        d = _mm512_broadcastss_ps(factors);
-        const __m256i eight = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)six_bit_minima(b)));
-        minima = times(_mm256_cvtepi32_ps(eight), _mm256_broadcastss_ps(_mm_movehdup_ps(factors)));
-    }
-};
-
 #elif defined(TP_INT8)
 
 constexpr int TOGETHER = 1;
-template <int TYPE> constexpr bool IN_PAIRS = false;
 template <int TYPE> constexpr bool FOLDS = false;
 
 #if defined(__AVX2__)
@@ -290,7 +229,6 @@ template <int TYPE> inline Codes stored_groups(const byte *unit, int g, int = GR
     typedef Block<TYPE> B;
     return stored_codes<TYPE>(unit + g / B::GROUPS * B::SIZE, g % B::GROUPS);
 }
-template <int TYPE> constexpr int place_of_half(int g, int half) { return g * GROUP + half * 16; }
 template <int TYPE> inline auto groups_of(const Found<TYPE> &found, int g, int groups = GROUPS8) {
 #if defined(__AVX2__)
     if constexpr (tells_signs(TYPE)) return SizesAndSigns{found.sizes(g), found.signs(g)};
@@ -332,8 +270,8 @@ inline vf add_groups(const Stored &codes, const Unit8 &x, const Eight *scales, i
 }
 
 // Types whose halves of groups have whole scales, which multiply pairs of products: with one row of x the common factor
-// of a unit is met once. On one thread of a Zen 3 that is worth 5 (grids, q6_K) to 8 % (q3_K) in the cache.
-template <int TYPE> constexpr bool SCALES_PAIRS = TYPE == IQ2_XS || TYPE == IQ2_S || TYPE == Q3_K || TYPE == Q6_K;
+// of a unit is met once. On one thread of a Zen 3 that is worth 5 % in the cache.
+template <int TYPE> constexpr bool SCALES_PAIRS = TYPE == IQ2_XS || TYPE == IQ2_S;
 
 // Of sixteen words, those of even parts first, the two of group g for their halves of a vector.
 inline vi words_of_group(vi whole, int g) {
@@ -342,7 +280,7 @@ inline vi words_of_group(vi whole, int g) {
 
 // The products of the codes of a whole unit with those of one of x, scaled as w is.
 template <int TYPE> inline vf dots_of_unit(const byte *unit, const Unit8 &x) {
-    const vi whole = Block<TYPE>::whole_scales(unit);
+    const vi whole = words_apart(Block<TYPE>::whole_scales(unit));
     const Found<TYPE> source(unit);
     vf sums[2] = {vset(0), vset(0)};
 #pragma GCC unroll 8

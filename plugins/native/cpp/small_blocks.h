@@ -42,6 +42,7 @@ template <> struct Block<TQ2_0> {
     static constexpr int SIZE = 66, GROUPS = 8, MOST = 2;
     static constexpr bool MIN = false, HALVES = false;
     static void scales(const byte *b, float *d, float *) { one_scale(b + 64, 8, d); }
+    static float factor(const byte *b) { return half_at(b + 64); }
     static constexpr int ZERO = 1;
     static Codes raw(const byte *b, int g) { return pairs(b + g / 4 * 32, g % 4 * 2); }
     static Codes codes(const byte *b, int g) { return minus(raw(b, g), ZERO); }

@@ -8,7 +8,7 @@ import pytest
 import tensorplug as tp
 from tensorplug.device import Rounding, TensorplugError, allocate
 from tensorplug.device.transfer import read
-from tensorplug.dtypes import Q2_K, Q3_K, Q4_1, Q5_0, Q5_K
+from tensorplug.dtypes import Q2_K, Q3_K, Q4_0, Q4_1, Q5_0, Q5_K
 from tensorplug.graph.tensor import leaf
 from tensorplug_native.device import VARIABLE, NativeDevice
 from tensorplug_native.program import FEW_TILED, FEW_TILED_PANELS, PANEL_ROWS
@@ -221,7 +221,7 @@ def test_host_does_not_see_panels_as_tensors(device, place):
 
 
 def test_panels_are_preferred_where_rows_are_rounded(monkeypatch):
-    weights = leaf("w", (PANEL_ROWS, 256), Q2_K)
+    weights = leaf("w", (PANEL_ROWS, 256), Q4_0)
     preferred = {}
 
     for activations in ("int8", "f32"):

@@ -9,13 +9,13 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from tensorplug.dtypes import Q4_K, Q5_K, Q6_K, Q8_0, DType
+from tensorplug.dtypes import Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q8_0, DType
 from tensorplug.system.cache import Cache
 from tensorplug_native.rules import PACKABLE
 
 _WIDE = frozenset({Q8_0, Q4_K, Q5_K, Q6_K})
 IN_ROWS: Mapping[str, frozenset[DType]] = {
-    "avx2": frozenset({Q8_0}),
+    "avx2": _WIDE | {Q2_K, Q3_K},
     "avx512": _WIDE,
     "avx512_bf16": _WIDE,
     "amx": _WIDE,
