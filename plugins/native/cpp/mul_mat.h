@@ -158,14 +158,12 @@ template <int KIND> int64_t mul_mat_unfolded_scratch(const Node &node, int threa
 
 // Bytes of a rounded row of x, for rows or panels.
 inline int64_t rounded_size(int64_t k) {
-    const int64_t units = units_of(k) * (int64_t)sizeof(Unit8);
+    const int64_t units = units_of(k) * MOST_UNIT8;
     return units > panel_room(k) ? units : panel_room(k);
 }
 
-template <int TYPE> void round8(const float *x, int64_t k, char *rounded) { round_row<TYPE>(x, k, (Unit8 *)rounded); }
-
 template <int TYPE> void rows8(const char *w, int64_t step, int64_t count, const char *rounded, int64_t k, float *out) {
-    rows_times8<TYPE>(w, step, count, (const Unit8 *)rounded, 1, k, out, 0);
+    rows_times8<TYPE>(w, step, count, rounded, 1, k, out, 0);
 }
 
 template <int TYPE> void panel8(const char *w, const char *rounded, int64_t k, float *out) {
@@ -181,7 +179,7 @@ template <int TYPE> constexpr ByteProduct byte_product() {
 
 template <int TYPE>
 void one_row8(const char *w, int64_t step, int64_t count, const char *rounded, int64_t k, float *out) {
-    one_row8<TYPE>(w, step, count, (const Unit8 *)rounded, 1, k, out, 0);
+    one_row8<TYPE>(w, step, count, rounded, 1, k, out, 0);
 }
 
 template <int TYPE> constexpr ByteProduct unfolded_product() {

@@ -12,10 +12,11 @@ namespace {
 inline int64_t units_of(int64_t k) { return (k / GROUP + GROUPS8 - 1) / GROUPS8; }
 
 // Past the end of a row everything is zero.
-template <int TYPE> void round_row(const float *values, int64_t k, Unit8 *units) {
+template <int TYPE> void round_row(const float *values, int64_t k, Unit8<TYPE> *units) {
     constexpr int EACH = GROUP / part_of<TYPE>();
+    static_assert(sizeof(Unit8<TYPE>) <= MOST_UNIT8, "as much as rows of x have room for");
     for (int64_t g = 0; g < units_of(k) * GROUPS8; g++) {
-        Unit8 &unit = units[g / GROUPS8];
+        Unit8<TYPE> &unit = units[g / GROUPS8];
         const int64_t at = g % GROUPS8;
         alignas(32) int8_t codes[GROUP] = {};
         int halves[2] = {0, 0};
@@ -57,7 +58,7 @@ template <int TYPE, int M> struct Sums8 {
     }
 
     // The first `groups` of a unit; those behind them are zero in x.
-    void add(const byte *unit, const Unit8 *x, int64_t next, int groups = GROUPS8) {
+    void add(const byte *unit, const Unit8<TYPE> *x, int64_t next, int groups = GROUPS8) {
 #if defined(__AVX512VNNI__)
         if constexpr (M == 1 && FOLDS_SCALES<TYPE>) {
             const vf scales = vmul(vset(B::factor(unit)), vload(x->sums));
@@ -76,7 +77,7 @@ template <int TYPE, int M> struct Sums8 {
         unit_scales<TYPE>(unit, d, m, groups);
         for (int j = 0; j < M; j++) {
             for (int e = 0; e < EIGHTS; e++) {
-                const Unit8 &xs = x[j * next];
+                const Unit8<TYPE> &xs = x[j * next];
                 scales[j][e] = times(d[e], load_eight(xs.d + 8 * e));
                 if (B::MIN) least[j] = plus_product(m[e], load_eight(xs.sums + 8 * e), least[j]);
                 if (SHIFTS) least[j] = plus_product(d[e], load_eight(xs.sums + 8 * e), least[j]);
@@ -122,7 +123,7 @@ template <int TYPE, int M> using SumsOf = Sums8<TYPE, M>;
 
 // Products of a row of w with M rows of x: out[j * out_step].
 template <int TYPE, int M>
-inline __attribute__((always_inline)) void dots8(const char *row, const Unit8 *x, int64_t k, float *out,
+inline __attribute__((always_inline)) void dots8(const char *row, const Unit8<TYPE> *x, int64_t k, float *out,
                                                  int64_t out_step) {
     typedef Block<TYPE> B;
     constexpr int64_t SIZE = UNIT_SIZE<TYPE>;
@@ -144,11 +145,12 @@ inline __attribute__((always_inline)) void dots8(const char *row, const Unit8 *x
 // Products of `count` rows of w, `step` bytes apart, with m rows of x, at most FEW8. They are read in one
 // stream, which was 0.93 to 1.15 times as fast as four of them (one thread of a Zen 5, by type; q8_0 gains most).
 template <int TYPE, int M>
-void rows_times8(const char *w, int64_t step, int64_t count, const Unit8 *x, int64_t k, float *out, int64_t out_step) {
-    for (int64_t r = 0; r < count; r++) dots8<TYPE, M>(w + r * step, x, k, out + r, out_step);
+void rows_times8(const char *w, int64_t step, int64_t count, const char *x, int64_t k, float *out, int64_t out_step) {
+    const auto *units = (const Unit8<TYPE> *)x;
+    for (int64_t r = 0; r < count; r++) dots8<TYPE, M>(w + r * step, units, k, out + r, out_step);
 }
 template <int TYPE>
-void rows_times8(const char *w, int64_t step, int64_t count, const Unit8 *x, int64_t m, int64_t k, float *out,
+void rows_times8(const char *w, int64_t step, int64_t count, const char *x, int64_t m, int64_t k, float *out,
                  int64_t out_step) {
     static constexpr decltype(&rows_times8<TYPE, 1>) SEVERAL[FEW8] = {rows_times8<TYPE, 1>, rows_times8<TYPE, 2>,
                                                                       rows_times8<TYPE, 3>, rows_times8<TYPE, 4>};
@@ -157,7 +159,9 @@ void rows_times8(const char *w, int64_t step, int64_t count, const Unit8 *x, int
 
 // Products of a row of w with M rows of x, unit by unit of KIND.
 template <int KIND, int M>
-void unfolded_dots8(const Unfolding &how, const char *row, const Unit8 *x, int64_t k, float *out, int64_t out_step) {
+void unfolded_dots8(const Unfolding &how, const char *row, const char *rounded, int64_t k, float *out,
+                    int64_t out_step) {
+    const auto *x = (const Unit8<KIND> *)rounded;
     alignas(64) byte room[UNIT_SIZE<KIND>];
     const int64_t units = units_of(k);
     Sums8<KIND, M> sums;
@@ -172,7 +176,7 @@ void unfolded_dots8(const Unfolding &how, const char *row, const Unit8 *x, int64
 }
 
 template <int KIND>
-void unfolded_times8(const Unfolding &how, const char *w, int64_t step, int64_t count, const Unit8 *x, int64_t m,
+void unfolded_times8(const Unfolding &how, const char *w, int64_t step, int64_t count, const char *x, int64_t m,
                      int64_t k, float *out, int64_t out_step) {
     static constexpr decltype(&unfolded_dots8<KIND, 2>) SEVERAL[FEW8 - 1] = {
         unfolded_dots8<KIND, 2>, unfolded_dots8<KIND, 3>, unfolded_dots8<KIND, 4>};
@@ -181,37 +185,42 @@ void unfolded_times8(const Unfolding &how, const char *w, int64_t step, int64_t 
 
 // What few rows of x want for a type of w: how a row of x is rounded, and the products of some rows of w with m of x.
 struct FewBytes {
-    void (*round)(const float *values, int64_t k, Unit8 *units);
-    void (*times)(const char *w, int64_t step, int64_t count, const Unit8 *x, int64_t m, int64_t k, float *out,
+    void (*round)(const float *values, int64_t k, char *units);
+    int64_t unit; // bytes of 256 values
+    void (*times)(const char *w, int64_t step, int64_t count, const char *x, int64_t m, int64_t k, float *out,
                   int64_t out_step);
 };
 
-template <int TYPE> constexpr FewBytes few_bytes() { return {round_row<TYPE>, rows_times8<TYPE>}; }
+template <int TYPE> void round8(const float *values, int64_t k, char *units) {
+    round_row(values, k, (Unit8<TYPE> *)units);
+}
+template <int TYPE> constexpr FewBytes few_bytes() { return {round8<TYPE>, sizeof(Unit8<TYPE>), rows_times8<TYPE>}; }
 
 // The same for types that are unfolded: one row of x meets codes where they lie.
 template <int TYPE>
-void one_row8(const char *w, int64_t step, int64_t count, const Unit8 *x, int64_t, int64_t k, float *out, int64_t) {
-    for (int64_t r = 0; r < count; r++) dots8<TYPE, 1>(w + r * step, x, k, out + r, 0);
+void one_row8(const char *w, int64_t step, int64_t count, const char *x, int64_t, int64_t k, float *out, int64_t) {
+    rows_times8<TYPE, 1>(w, step, count, x, k, out, 0);
 }
 template <int TYPE>
-void several_rows8(const char *w, int64_t step, int64_t count, const Unit8 *x, int64_t m, int64_t k, float *out,
+void several_rows8(const char *w, int64_t step, int64_t count, const char *x, int64_t m, int64_t k, float *out,
                    int64_t out_step) {
     unfolded_times8<kind_of<TYPE>()>(unfolding<TYPE>(), w, step, count, x, m, k, out, out_step);
 }
-template <int TYPE> constexpr FewBytes one_row_bytes() { return {round_row<TYPE>, one_row8<TYPE>}; }
+template <int TYPE> constexpr FewBytes one_row_bytes() { return {round8<TYPE>, sizeof(Unit8<TYPE>), one_row8<TYPE>}; }
 template <int TYPE> constexpr FewBytes several_rows_bytes() {
-    return {round_row<kind_of<TYPE>()>, several_rows8<TYPE>};
+    constexpr int KIND = kind_of<TYPE>();
+    return {round8<KIND>, sizeof(Unit8<KIND>), several_rows8<TYPE>};
 }
 
-inline int64_t few8_room(int64_t k, int64_t m) { return m * units_of(k) * (int64_t)sizeof(Unit8) + aligned(k * 4); }
+inline int64_t few8_room(int64_t k, int64_t m) { return m * units_of(k) * MOST_UNIT8 + aligned(k * 4); }
 
 // Each thread rounds x for itself: that is quicker than to wait for each other.
 inline void mul_mat_bytes_few(const Node &node, const FewBytes &few, Part &part) {
     const Operand &w = node.src[0], &x = node.src[1], &out = node.out;
     const int64_t k = w.ne[0], n = w.ne[1], m = x.ne[1];
     char *room = part.scratch + part.thread * few8_room(k, m);
-    Unit8 *rounded = (Unit8 *)room;
-    float *copy = (float *)(rounded + m * units_of(k));
+    const int64_t row_size = units_of(k) * few.unit;
+    float *copy = (float *)(room + aligned(m * row_size));
     Turns turns = turns_of_few(node, part);
     Span turn{0, 0};
     int64_t matrix = -1;
@@ -225,12 +234,12 @@ inline void mul_mat_bytes_few(const Node &node, const FewBytes &few, Part &part)
             matrix = item / n;
             for (int64_t j = 0; j < m; j++) {
                 read_row(x, {j, i2, i3}, copy);
-                few.round(copy, k, rounded + j * units_of(k));
+                few.round(copy, k, room + j * row_size);
             }
         }
         const int64_t row = item % n, left = n - row < turn.last - item ? n - row : turn.last - item;
         const char *weights = at(w, row, i2 / (x.ne[2] / w.ne[2]), i3 / (x.ne[3] / w.ne[3]));
-        few.times(weights, w.nb[1], left, rounded, m, k, (float *)at(out, 0, i2, i3) + row, out.nb[1] / 4);
+        few.times(weights, w.nb[1], left, room, m, k, (float *)at(out, 0, i2, i3) + row, out.nb[1] / 4);
         item += left;
     }
 }

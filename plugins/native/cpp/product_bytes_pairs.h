@@ -10,20 +10,19 @@ namespace {
 
 #if defined(TP_INT8)
 
-// By level: which types these are (`IN_PAIRS`); where the codes 8 e to 8 e + 7 of group g lie in a unit of x
-// (`place_of_eight`), and where the scale of the group, which is told after them (`put_scale`).
+// By level: where the codes 8 e to 8 e + 7 of group g lie in a unit of x (`place_of_eight`), and where the scale of the
+// group, which is told after them (`put_scale`).
 
 #if defined(__AVX512VNNI__)
 
 // q4_K and q5_K keep the codes of two groups in the same 32 bytes, the even group in their low nibbles. Sixteen bytes
 // of each pair make a vector, the sixteen that follow another: then a vector is half of all even groups, or of all odd
 // ones, and the products of both halves are summed by `dot_bytes`. x lies in this order: even groups, then odd ones.
-template <int TYPE> constexpr bool IN_PAIRS = TYPE == Q4_K || TYPE == Q5_K;
 template <int TYPE> constexpr int place_of_eight(int g, int e) {
     if (!IN_PAIRS<TYPE>) return g * GROUP + e * 8;
     return g % 2 * 128 + e / 2 * 64 + g / 2 * 16 + e % 2 * 8;
 }
-template <int> inline void put_scale(Unit8 &unit, int g, float d) { unit.d[2 * g] = unit.d[2 * g + 1] = d; }
+template <int TYPE> inline void put_scale(Unit8<TYPE> &unit, int g, float d) { unit.d[2 * g] = unit.d[2 * g + 1] = d; }
 
 // The word `a` in the first quarter of a vector, and so on.
 inline vi by_quarter(int a, int b, int c, int d) {
@@ -92,8 +91,6 @@ struct PairScales {
 // halves, the next one the second, and both share the scales of x.
 //
 // One to four rows of x took 0.70 to 0.85 of the time of scaling each group (one thread of a Zen 3, in the cache).
-template <int TYPE> constexpr bool OF_TWO_BITS = TYPE == Q2_K || TYPE == Q3_K || TYPE == TQ2_0;
-template <int TYPE> constexpr bool IN_PAIRS = is_super_block(TYPE) || OF_TWO_BITS<TYPE>;
 template <int TYPE> constexpr int place_of_eight(int g, int e) {
     if (!IN_PAIRS<TYPE>) return g * GROUP + e * 8;
     if (OF_TWO_BITS<TYPE>) return g / 4 * 128 + e * 32 + g % 4 * 8;
@@ -101,7 +98,7 @@ template <int TYPE> constexpr int place_of_eight(int g, int e) {
     return g / 4 * 128 + g % 2 * 64 + e / 2 * 32 + g / 2 % 2 * 16 + e % 2 * 8;
 }
 // In each lane that has sums of the group; and behind the last group, what is taken off the sums of each pair.
-template <int TYPE> inline void put_scale(Unit8 &unit, int g, float d) {
+template <int TYPE> inline void put_scale(Unit8<TYPE> &unit, int g, float d) {
     if (OF_TWO_BITS<TYPE>) {
         for (int i : {0, 1}) unit.d[g * 2 + i] = d;
     } else if (TYPE == Q6_K) {
@@ -255,9 +252,8 @@ template <int TYPE> struct UnitInPairs<TYPE, true> {
 
 #else
 
-template <int> constexpr bool IN_PAIRS = false;
 template <int> constexpr int place_of_eight(int g, int e) { return g * GROUP + e * 8; }
-template <int> inline void put_scale(Unit8 &, int, float) {}
+template <int TYPE> inline void put_scale(Unit8<TYPE> &, int, float) {}
 
 #endif
 
@@ -275,7 +271,7 @@ template <int TYPE, int M> struct PairSums8 {
     }
 
 #if defined(TP_PAIRS)
-    void add(const byte *unit, const Unit8 *x, int64_t next, int = GROUPS8) {
+    void add(const byte *unit, const Unit8<TYPE> *x, int64_t next, int = GROUPS8) {
         static_assert(4 * 127 * B::MOST <= INT16_MAX && 2 * 127 * (B::MOST + EXCESS<TYPE>) <= INT16_MAX, "sums fit");
         typedef UnitInPairs<TYPE> Unit;
         constexpr int PAIRS = Unit::PAIRS;
@@ -285,7 +281,7 @@ template <int TYPE, int M> struct PairSums8 {
         for (int step = 0; step < 4 / PAIRS; step++) {
             const PairsOfCodes<PAIRS> w = in_pairs.get(step);
             for (int j = 0; j < M; j++) {
-                const Unit8 &xs = x[j * next];
+                const Unit8<TYPE> &xs = x[j * next];
                 vi all;
                 for (int h = 0, p = step * PAIRS; h < PAIRS; h++, p++) {
                     vi fours = _mm256_maddubs_epi16(w.codes[h][0], iload(xs.codes + p * 64));
@@ -305,11 +301,11 @@ template <int TYPE, int M> struct PairSums8 {
         }
     }
 #else
-    void add(const byte *unit, const Unit8 *x, int64_t next, int = GROUPS8) {
+    void add(const byte *unit, const Unit8<TYPE> *x, int64_t next, int = GROUPS8) {
         const PairScales scales(unit);
         const PairCodes<TYPE> codes(unit);
         for (int j = 0; j < M; j++) {
-            const Unit8 &xs = x[j * next];
+            const Unit8<TYPE> &xs = x[j * next];
             const vf dots = ifloat(_mm512_madd_epi16(codes.times(xs.codes), scales.whole));
             sums[j] = vfma(dots, vmul(scales.d, vload(xs.d)), sums[j]);
             least[j] = less_product(scales.minima, load_eight(xs.sums), least[j]);

@@ -9,19 +9,31 @@ namespace {
 constexpr int GROUPS8 = 8; // of a unit
 template <int TYPE> constexpr int64_t UNIT_SIZE = Block<TYPE>::SIZE * (GROUPS8 / Block<TYPE>::GROUPS);
 
-// 256 values of a row of x, rounded to eight bits. `shifts`: w's codes are stored without a sign, so each sum of four
-// products (with AVX2 of two, in 16 bits) is too large by this. Then, for each part of w, the scale and the scaled sum
-// of x. Some types (`IN_PAIRS`, `FOLDS_SCALES`) have codes, shifts and scales in the order in which their kernel meets
-// them.
-struct alignas(64) Unit8 {
-    int8_t codes[GROUPS8 * GROUP];
-    int32_t shifts[GROUPS8 * 8];
-#if defined(TP_PAIRS)
-    float d[32], sums[16];
+// Types whose products are added up in 16 bits before they are scaled (product_bytes_pairs.h); and those of them that
+// keep two bits of four groups in the same bytes.
+template <int TYPE> constexpr bool OF_TWO_BITS = TYPE == Q2_K || TYPE == Q3_K || TYPE == TQ2_0;
+#if defined(__AVX512VNNI__)
+template <int TYPE> constexpr bool IN_PAIRS = TYPE == Q4_K || TYPE == Q5_K;
+#elif defined(TP_PAIRS)
+template <int TYPE> constexpr bool IN_PAIRS = is_super_block(TYPE) || OF_TWO_BITS<TYPE>;
 #else
-    float d[16], sums[16];
+template <int> constexpr bool IN_PAIRS = false;
 #endif
+
+// 256 values of a row of x, rounded to eight bits, as products with rows of a type of w want them. For each part of w,
+// the scale and the scaled sum of x. `shifts`: w's codes are stored without a sign, so each sum of four products (with
+// AVX2 of two, in 16 bits) is too large by this. Some types (`IN_PAIRS`, `FOLDS_SCALES`) have codes, shifts and scales
+// in the order in which their kernel meets them. What a type does not want takes no room, so long rows of x stay in the
+// first-level cache: 14,336 values came up to 1.17 times as fast (one thread of a Zen 3).
+template <int TYPE> struct alignas(W * 4) Unit8 {
+    static constexpr int PARTS = Block<TYPE>::HALVES ? 16 : 8;
+    static constexpr int LANES = W == 16 || OF_TWO_BITS<TYPE> ? 16 : 32; // that have scales, of types in pairs
+    static constexpr int SHIFTS = IN_PAIRS<TYPE> ? 32 : 64;
+    int8_t codes[GROUPS8 * GROUP];
+    float d[IN_PAIRS<TYPE> ? LANES : PARTS], sums[PARTS];
+    int32_t shifts[EXCESS<TYPE> ? SHIFTS : 8];
 };
+constexpr int64_t MOST_UNIT8 = 704; // bytes
 #endif
 
 // Types of few bits for which it pays to take off what stored codes are larger by once for a unit, by sums of x.
@@ -189,7 +201,7 @@ template <int TYPE> inline vf folded_scales(const Eight *scales) {
 
 // The products of the codes of a whole unit with those of one of x, folded.
 template <int TYPE>
-inline vf dots_of_unit(const Found<TYPE> &source, const Unit8 &x, vi scales = _mm512_set1_epi16(1)) {
+inline vf dots_of_unit(const Found<TYPE> &source, const Unit8<TYPE> &x, vi scales = _mm512_set1_epi16(1)) {
     vi dots[GROUPS8 / TOGETHER];
 #pragma GCC unroll 4
     for (int g = 0; g < GROUPS8; g += TOGETHER) {
@@ -254,17 +266,17 @@ template <int TYPE> inline vf spread_scales(const Eight *scales, int g) {
 
 // Products of the stored codes of a group with those of x, in pairs, in 16 bits. `SHIFTS`: what stored codes are larger
 // by is taken off.
-template <int TYPE, bool SHIFTS> inline vi pairs_of(vi codes, const Unit8 &x, int g) {
+template <int TYPE, bool SHIFTS> inline vi pairs_of(vi codes, const Unit8<TYPE> &x, int g) {
     const vi pairs = multiply_pairs<SIGNED<TYPE>>(codes, iload(x.codes + g * GROUP));
     return SHIFTS && EXCESS<TYPE> ? _mm256_add_epi16(pairs, iload(x.shifts + 8 * g)) : pairs;
 }
-template <int, bool> inline vi pairs_of(const SizesAndSigns &codes, const Unit8 &x, int g) {
+template <int TYPE, bool> inline vi pairs_of(const SizesAndSigns &codes, const Unit8<TYPE> &x, int g) {
     return _mm256_maddubs_epi16(codes.sizes, _mm256_sign_epi8(iload(x.codes + g * GROUP), codes.signs));
 }
 
 // `sum` and the products of the group g with that of x, scaled.
 template <int TYPE, bool SHIFTS, class Stored>
-inline vf add_groups(const Stored &codes, const Unit8 &x, const Eight *scales, int g, vf sum) {
+inline vf add_groups(const Stored &codes, const Unit8<TYPE> &x, const Eight *scales, int g, vf sum) {
     const vi fours = pairs_to_fours(pairs_of<TYPE, SHIFTS>(codes, x, g));
     return vfma(ifloat(fours), spread_scales<TYPE>(scales, g), sum);
 }
@@ -279,7 +291,7 @@ inline vi words_of_group(vi whole, int g) {
 }
 
 // The products of the codes of a whole unit with those of one of x, scaled as w is.
-template <int TYPE> inline vf dots_of_unit(const byte *unit, const Unit8 &x) {
+template <int TYPE> inline vf dots_of_unit(const byte *unit, const Unit8<TYPE> &x) {
     const vi whole = words_apart(Block<TYPE>::whole_scales(unit));
     const Found<TYPE> source(unit);
     vf sums[2] = {vset(0), vset(0)};
@@ -296,7 +308,8 @@ template <int TYPE> inline vf dots_of_unit(const byte *unit, const Unit8 &x) {
 
 // `sum` and the products of the stored codes of the groups at the place g with those of x, scaled. `SHIFTS`: what
 // stored codes are larger by is taken off.
-template <int TYPE, bool SHIFTS> inline vf add_groups(vi codes, const Unit8 &x, const Eight *scales, int g, vf sum) {
+template <int TYPE, bool SHIFTS>
+inline vf add_groups(vi codes, const Unit8<TYPE> &x, const Eight *scales, int g, vf sum) {
     const vi start = SHIFTS && EXCESS<TYPE> ? iload(x.shifts + 8 * g) : iset(0);
     const vf dot = ifloat(dot_bytes<SIGNED<TYPE>>(start, codes, iload(x.codes + g * GROUP)));
     return vfma(dot, spread_scales<TYPE>(scales, g), sum);
@@ -386,7 +399,7 @@ template <int TYPE> inline void eight_scales(const byte *blocks, Eight *d, Eight
 inline void istore(void *p, const Codes &codes) { std::memcpy(p, codes.at, sizeof codes.at); }
 
 template <int TYPE, bool SHIFTS>
-inline vf add_groups(const Codes &codes, const Unit8 &x, const Eight *scales, int g, vf sum) {
+inline vf add_groups(const Codes &codes, const Unit8<TYPE> &x, const Eight *scales, int g, vf sum) {
     vi dots[2];
     for (int h = 0; h < 2; h++) {
         const vi start = SHIFTS && EXCESS<TYPE> ? iload(x.shifts + 8 * g + 4 * h) : iset(0);
