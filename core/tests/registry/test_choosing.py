@@ -106,3 +106,16 @@ def test_asking_for_a_kind_that_is_not_there_names_what_is(registry):
         registry.open_by_type(DeviceType.CPU)
 
     assert str(caught.value) == "cpu: no device of this kind; devices: a:0"
+
+
+def test_asking_for_a_kind_points_at_what_was_refused(shelf):
+    shelf.add("acme-gpu", "raise ValueError")
+    registry = shelf.registry()
+
+    with pytest.raises(BackendNotFound) as caught:
+        registry.device("gpu")
+
+    assert str(caught.value) == (
+        "gpu: there is no device; no backend can be used; pip install 'tensorplug[cpu]' gives one "
+        "that runs everywhere; tensorplug info tells about acme (failed)"
+    )

@@ -13,19 +13,6 @@ from tensorplug_testing.distributions import plugin_source, write_distribution
 from .kinds import Kind, plugin_of
 
 
-def test_asking_for_a_kind_points_at_what_was_refused(shelf):
-    shelf.add("acme-gpu", "raise ValueError")
-    registry = shelf.registry()
-
-    with pytest.raises(BackendNotFound) as caught:
-        registry.device("gpu")
-
-    assert str(caught.value) == (
-        "gpu: there is no device; no backend can be used; pip install 'tensorplug[cpu]' gives one "
-        "that runs everywhere; tensorplug info tells about acme (failed)"
-    )
-
-
 def test_a_variant_that_fails_on_request_leaves_the_best_where_it_is(shelf):
     shelf.offer("acme-plain", 5, devices="raise RuntimeError('no driver')")
     shelf.offer("acme-simd", 20)

@@ -193,11 +193,14 @@ inline uint32_t word_at(const byte *p) {
 }
 inline uint64_t words(uint32_t low, uint32_t high) { return (uint64_t)high << 32 | low; }
 
-// Eight numbers of a byte each, from the lowest on, times `factor`.
+// Eight numbers of a byte each, from the lowest on; and times `factor`.
+#if defined(__AVX2__)
+inline __m256 eight_floats(__m128i bytes) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes)); }
+#endif
 inline void eight_floats(uint64_t bytes, float factor, float *out) {
 #if defined(__AVX2__)
-    const __m256i whole = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)bytes));
-    _mm256_storeu_ps(out, _mm256_mul_ps(_mm256_cvtepi32_ps(whole), _mm256_set1_ps(factor)));
+    const __m256 whole = eight_floats(_mm_cvtsi64_si128((long long)bytes));
+    _mm256_storeu_ps(out, _mm256_mul_ps(whole, _mm256_set1_ps(factor)));
 #else
     for (int i = 0; i < 8; i++) out[i] = factor * (float)(bytes >> 8 * i & 255);
 #endif

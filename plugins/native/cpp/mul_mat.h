@@ -146,8 +146,8 @@ template <int TYPE> void mul_mat_unfolded(const Node &node, Part &part) {
     constexpr int KIND = kind_of<TYPE>();
     const int64_t m = node.src[1].ne[1];
     if (m > FEW8) return mul_mat_many<InRows8<KIND>>(node, part);
-    if constexpr (IN_PAIRS<TYPE>) return mul_mat_bytes_few(node, few_bytes<TYPE>(), part);
-    mul_mat_bytes_few(node, m == 1 ? one_row_bytes<TYPE>() : several_rows_bytes<TYPE>(), part);
+    if constexpr (IN_PAIRS<TYPE>) mul_mat_bytes_few(node, few_bytes<TYPE>(), part);
+    else mul_mat_bytes_few(node, m == 1 ? one_row_bytes<TYPE>() : several_rows_bytes<TYPE>(), part);
 }
 
 template <int KIND> int64_t mul_mat_unfolded_scratch(const Node &node, int threads) {
@@ -163,7 +163,7 @@ inline int64_t rounded_size(int64_t k) {
 }
 
 template <int TYPE> void rows8(const char *w, int64_t step, int64_t count, const char *rounded, int64_t k, float *out) {
-    rows_times8<TYPE>(w, step, count, rounded, 1, k, out, 0);
+    rows_times8<TYPE, 1>(w, step, count, rounded, k, out, 0);
 }
 
 template <int TYPE> void panel8(const char *w, const char *rounded, int64_t k, float *out) {
@@ -177,15 +177,10 @@ template <int TYPE> constexpr ByteProduct byte_product() {
     };
 }
 
-template <int TYPE>
-void one_row8(const char *w, int64_t step, int64_t count, const char *rounded, int64_t k, float *out) {
-    one_row8<TYPE>(w, step, count, rounded, 1, k, out, 0);
-}
-
 template <int TYPE> constexpr ByteProduct unfolded_product() {
     return {
         TYPE, mul_mat_unfolded<TYPE>, mul_mat_unfolded_scratch<kind_of<TYPE>()>,
-        round8<TYPE>, one_row8<TYPE>, nullptr, nullptr,
+        round8<TYPE>, rows8<TYPE>, nullptr, nullptr,
     };
 }
 

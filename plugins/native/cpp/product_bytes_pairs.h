@@ -75,8 +75,8 @@ struct PairScales {
                                                       place(6), place(6), place(7), place(7)));
         const __m128 factors = _mm_cvtph_ps(_mm_cvtsi32_si128((int)word_at(b)));
         d = _mm512_broadcastss_ps(factors);
-        const __m256i eight = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)six_bit_minima(b)));
-        minima = times(_mm256_cvtepi32_ps(eight), _mm256_broadcastss_ps(_mm_movehdup_ps(factors)));
+        minima = times(eight_floats(_mm_cvtsi64_si128((long long)six_bit_minima(b))),
+                       _mm256_broadcastss_ps(_mm_movehdup_ps(factors)));
     }
 };
 
@@ -121,12 +121,6 @@ template <int PAIRS> struct PairsOfCodes {
     vi codes[PAIRS][2], scales[PAIRS];
 };
 
-inline vi low_nibbles(vi a) { return _mm256_and_si256(a, _mm256_set1_epi8(15)); }
-// `value` in each byte that has the bit of `bits`.
-inline vi value_where(vi a, vi bits, char value) {
-    return _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(a, bits), bits), _mm256_set1_epi8(value));
-}
-
 // A unit of w; `get` has the pairs of a step. This is q4_K and q5_K: the even ones of four groups, then the odd ones.
 template <int TYPE, bool = OF_TWO_BITS<TYPE>> struct UnitInPairs {
     static constexpr int PAIRS = 1; // of a step
@@ -137,8 +131,8 @@ template <int TYPE, bool = OF_TWO_BITS<TYPE>> struct UnitInPairs {
         const __m128i all = _mm_loadu_si128((const __m128i *)unit), both = six_bit_pairs(all);
         const __m128 factors = _mm_cvtph_ps(all);
         d = _mm256_broadcastss_ps(factors);
-        const __m256i eight = _mm256_cvtepu8_epi32(_mm_unpackhi_epi64(both, both));
-        minima[0] = times(_mm256_cvtepi32_ps(eight), _mm256_broadcastss_ps(_mm_movehdup_ps(factors)));
+        minima[0] = times(eight_floats(_mm_unpackhi_epi64(both, both)),
+                          _mm256_broadcastss_ps(_mm_movehdup_ps(factors)));
         scales_ = _mm256_broadcastq_epi64(both);
     }
     PairsOfCodes<1> get(int step) const {
@@ -155,10 +149,10 @@ template <int TYPE, bool = OF_TWO_BITS<TYPE>> struct UnitInPairs {
     vi half(int step, int g, int h) const {
         const byte *const at = unit_ + Block<TYPE>::SIZE - 128 + step / 2 * 64 + h * 16;
         const vi both = _mm256_loadu2_m128i((const __m128i *)(at + 32), (const __m128i *)at);
-        const vi codes = low_nibbles(step % 2 ? _mm256_srli_epi16(both, 4) : both);
+        const vi codes = nibbles(both, step % 2);
         if (TYPE == Q4_K) return codes;
         const vi bits = _mm256_setr_m128i(_mm_set1_epi8((char)(1 << g)), _mm_set1_epi8((char)(4 << g)));
-        return _mm256_or_si256(codes, value_where(twice16(unit_ + 16 + h * 16), bits, 16));
+        return ior(codes, value_where(twice16(unit_ + 16 + h * 16), bits, 16));
     }
 };
 
@@ -166,7 +160,6 @@ template <int TYPE, bool = OF_TWO_BITS<TYPE>> struct UnitInPairs {
 template <> struct UnitInPairs<Q6_K, false> {
     static constexpr int PAIRS = 1;
     vf d;
-    Eight minima[1];
 
     explicit UnitInPairs(const byte *unit) : d(vset(Block<Q6_K>::factor(unit))), unit_(unit) {
         scales_ = words_apart(Block<Q6_K>::whole_scales(unit));
@@ -188,12 +181,11 @@ template <> struct UnitInPairs<Q6_K, false> {
         return SECOND ? _mm256_unpackhi_epi64(first, second) : _mm256_unpacklo_epi64(first, second);
     }
     template <bool SECOND> vi half(int step) const {
-        const vi nibbles = eights_at<SECOND>(step / 2 * 64, step / 2 * 64 + 32);
+        const vi both = eights_at<SECOND>(step / 2 * 64, step / 2 * 64 + 32);
         const vi twos = eights_at<SECOND>(128 + step / 2 * 32, 128 + step / 2 * 32);
         const vi high = step % 2 ? _mm256_srlv_epi64(twos, _mm256_setr_epi64x(0, 2, 0, 2))
                                  : _mm256_sllv_epi64(twos, _mm256_setr_epi64x(4, 2, 4, 2));
-        return _mm256_or_si256(low_nibbles(step % 2 ? _mm256_srli_epi16(nibbles, 4) : nibbles),
-                               _mm256_and_si256(high, _mm256_set1_epi8(0x30)));
+        return ior(nibbles(both, step % 2), iand(high, each_byte(0x30)));
     }
 };
 
@@ -213,10 +205,8 @@ template <int TYPE> struct UnitInPairs<TYPE, true> {
         }
         if constexpr (B::MIN) {
             const __m128i least = B::whole_minima(unit);
-            for (int e = 0; e < 2; e++) {
-                const __m256i eight = _mm256_cvtepu8_epi32(e ? _mm_unpackhi_epi64(least, least) : least);
-                minima[e] = times(_mm256_cvtepi32_ps(eight), vset(B::least(unit)));
-            }
+            minima[0] = times(eight_floats(least), vset(B::least(unit)));
+            minima[1] = times(eight_floats(_mm_unpackhi_epi64(least, least)), vset(B::least(unit)));
         }
     }
     PairsOfCodes<2> get(int step) const {
@@ -243,10 +233,10 @@ template <int TYPE> struct UnitInPairs<TYPE, true> {
     vi eights_of(int step, int e) const {
         const int at = (TYPE == Q2_K ? 16 : TYPE == Q3_K ? 32 : 0) + step * 32 + e * 8;
         const vi moved = _mm256_srlv_epi64(eight_bytes(at), _mm256_setr_epi64x(0, 2, 4, 6));
-        const vi twos = _mm256_and_si256(moved, _mm256_set1_epi8(3));
+        const vi twos = iand(moved, each_byte(3));
         if (TYPE != Q3_K) return twos;
         const uint64_t bit = 0x0101010101010101ull << 4 * step;
-        return _mm256_or_si256(twos, value_where(eight_bytes(e * 8), eights(bit, bit << 1, bit << 2, bit << 3), 4));
+        return ior(twos, value_where(eight_bytes(e * 8), eights(bit, bit << 1, bit << 2, bit << 3), 4));
     }
 };
 
@@ -296,8 +286,10 @@ template <int TYPE, int M> struct PairSums8 {
         }
         for (int j = 0; j < M; j++) {
             sums[j] = vfma(dots[j], in_pairs.d, sums[j]);
-            for (int e = 0; e < EIGHTS && B::MIN; e++)
-                least[j] = less_product(in_pairs.minima[e], load_eight(x[j * next].sums + 8 * e), least[j]);
+            if constexpr (B::MIN) {
+                for (int e = 0; e < EIGHTS; e++)
+                    least[j] = less_product(in_pairs.minima[e], load_eight(x[j * next].sums + 8 * e), least[j]);
+            }
         }
     }
 #else

@@ -1,7 +1,7 @@
 // Units of 256 codes: a block, or several smaller ones. Their codes, by as many groups as a vector holds, and scales.
 #pragma once
 
-#include "product_bytes.h"
+#include "byte_vectors.h"
 
 namespace {
 
@@ -87,17 +87,12 @@ inline float sum_of(const Eight &a) { return vsum(vadd(vload(a.at), vload(a.at +
 
 constexpr int TOGETHER = 2; // groups in a vector
 
-inline vi each_byte(int a) { return _mm512_set1_epi8((char)a); }
 // The same for all bytes of the first group, and of the second.
 inline vi by_group(int first, int second) {
     return _mm512_inserti64x4(iset(first), _mm256_set1_epi32(second), 1);
 }
 inline int four_bytes(int byte) { return (int)((unsigned)byte * 0x01010101u); }
 inline vi bytes_by_group(int first, int second) { return by_group(four_bytes(first), four_bytes(second)); }
-inline vi table_of(const int8_t *values, int excess) {
-    const __m128i table = _mm_loadu_si128((const __m128i *)values);
-    return _mm512_broadcast_i32x4(_mm_add_epi8(table, _mm_set1_epi8((char)excess)));
-}
 
 // The nibbles of 16 bytes at `a`, then of those at `b`, each the low ones first.
 inline vi nibbles_of_two(const byte *a, const byte *b) {

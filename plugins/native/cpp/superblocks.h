@@ -30,8 +30,7 @@ inline void six_bit_pairs(const byte *b, float *d, float *m) {
 #if defined(__AVX2__)
     const __m128i all = _mm_loadu_si128((const __m128i *)b), both = six_bit_pairs(all);
     const __m128 factors = _mm_xor_ps(_mm_cvtph_ps(all), _mm_setr_ps(0, -0.0f, 0, 0));
-    const __m256 scales = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(both));
-    const __m256 minima = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_unpackhi_epi64(both, both)));
+    const __m256 scales = eight_floats(both), minima = eight_floats(_mm_unpackhi_epi64(both, both));
     _mm256_storeu_ps(d, _mm256_mul_ps(scales, _mm256_broadcastss_ps(factors)));
     _mm256_storeu_ps(m, _mm256_mul_ps(minima, _mm256_broadcastss_ps(_mm_movehdup_ps(factors))));
 #else
