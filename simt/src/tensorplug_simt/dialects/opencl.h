@@ -18,6 +18,9 @@
 #define FLOAT_BITS(x) as_uint(x)
 #define BITS_FLOAT(x) as_float(x)
 #define SIGNED_BYTE(x) ((int)(char)(x))
+// The integers nearest to numbers below 2^22, ties to even: the sum has no place for what is behind the point. PoCL
+// needs 22 instructions for convert_int_rte, and as many for rint.
+#define NEAREST(as_ints, x) (as_ints((x) + 0x1.8p23f) - as_int(0x1.8p23f))
 
 // Compilers for x86 may turn a half into a float by hand where the processor has an instruction.
 #if defined(__F16C__) && defined(__clang__)

@@ -51,8 +51,8 @@ KERNEL_HEAD {
   GLOBAL uchar* record = y_base + p.y.off + 24 * (long)flat;
   int sum = 0;  // round to bytes, and add them up
   for (int i = 0; i < 16; i++) {
-    const char code = convert_char_sat_rte(values[i] * inverse);
-    ((GLOBAL char*)record)[i] = code;
+    const int code = NEAREST(as_int, values[i] * inverse);
+    ((GLOBAL char*)record)[i] = (char)code;
     sum += code;
   }
   const float scale = largest / 127.0f + odd;

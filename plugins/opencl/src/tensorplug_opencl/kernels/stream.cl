@@ -53,7 +53,7 @@ DEVICE int16 round_words(const float16* x, float16 inverse, LOCAL float16* to) {
   uint16 all = 0;
   int16 sums = 0;
   EVERY(i, 4) {
-    const int16 rounded = convert_int16_rte(x[i] * inverse);
+    const int16 rounded = NEAREST(as_int16, x[i] * inverse);
     sums += rounded;
     all |= (as_uint16(rounded) & 255u) << 8 * i;
   }
@@ -62,15 +62,14 @@ DEVICE int16 round_words(const float16* x, float16 inverse, LOCAL float16* to) {
 }
 
 DEVICE void prepare(const float16* low, const float16* high, int unit, LOCAL float16* to) {
-  float16 a[4], b[4], largest = 0.0f, odd = 0.0f;
+  float16 a[4], b[4];
+  int16 bits = 0;  // of the largest: integers order floats without a sign, and NaN comes last
   sort(low, a);
   sort(high, b);
-  EVERY(i, 4) {
-    largest = fmax(largest, fmax(fabs(a[i]), fabs(b[i])));
-    odd += (a[i] + b[i]) * 0.0f;
-  }
-  largest = fmax(largest, largest.s1032547698badcfe);  // of four lanes
-  largest = fmax(largest, largest.s23016745ab89efcd);
+  EVERY(i, 4) bits = max(bits, max(as_int16(fabs(a[i])), as_int16(fabs(b[i]))));
+  bits = max(bits, bits.s1032547698badcfe);  // of four lanes
+  bits = max(bits, bits.s23016745ab89efcd);
+  const float16 largest = as_float16(bits), odd = largest * 0.0f;  // odd: NaN where one is not finite
   // Numbers so small that their inverse is none count as 0.
   const float16 scale = largest / 127.0f + odd;
   const float16 inverse = select((float16)(0.0f), 127.0f / largest, largest > 1e-30f);
