@@ -128,7 +128,9 @@ def test_few_rows_of_odd_sizes(device, stream, variant, dtype, n, m):
 
 
 @pytest.mark.parametrize("dtype", sorted(STREAMED, key=lambda t: t.id), ids=lambda t: t.name)
-@pytest.mark.parametrize("length", [32, 6144 + 96], ids=["a block", "more than is sorted at once"])
+@pytest.mark.parametrize(
+    "length", [32, 6144 + 96, 6144 + 192], ids=["a block", "three blocks over", "two over"]
+)
 @pytest.mark.parametrize("variant", ["wide", "wide_int8"])
 def test_one_row_of_any_length(device, stream, variant, dtype, length):
     product(device, stream, variant, dtype, 5, 1, -(-length // dtype.block) * dtype.block)

@@ -121,8 +121,8 @@ def settle_threads() -> None:
     """Keep each of PoCL's threads on a processor of its own where there is one for each.
 
     It has as many threads as the machine has processors. For work of microseconds Linux wakes a
-    thread where the one that calls it runs, although another processor is idle. Does nothing where
-    this process may not use all processors, or a variable says something of PoCL's threads.
+    thread where the one that calls it runs, although another processor is idle. Does nothing if
+    this process is restricted to some processors, or a variable says something of PoCL's threads.
     """
     if sys.platform == "linux" and not any(name in os.environ for name in POCL_THREADS):
         if len(os.sched_getaffinity(0)) == os.cpu_count():

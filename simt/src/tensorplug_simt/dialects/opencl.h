@@ -19,7 +19,7 @@
 #define BITS_FLOAT(x) as_float(x)
 #define SIGNED_BYTE(x) ((int)(char)(x))
 // The integers nearest to numbers below 2^22, ties to even: the sum has no place for what is behind the point. PoCL
-// needs 22 instructions for convert_int_rte, and as many for rint.
+// needs 22 instructions for convert_int_rte or rint. `x` is a variable: drivers may multiply and add in one step.
 #define NEAREST(as_ints, x) (as_ints((x) + 0x1.8p23f) - as_int(0x1.8p23f))
 
 // Compilers for x86 may turn a half into a float by hand where the processor has an instruction.

@@ -44,12 +44,17 @@ DEVICE float8 halves8(short8 halves) { return vload_half8(0, (const half*)&halve
 #define UNITS 1
 #define GROUP 16
 #define BLOCK_BYTES (4 * w_bytes)
-#define BLOCK_AT(i, at) (b + min(i, n - 1) * w_bytes + (at))
-#define FROM_EACH(at) \
-  (uint16)(WORDS4(BLOCK_AT(0, at)), WORDS4(BLOCK_AT(1, at)), WORDS4(BLOCK_AT(2, at)), WORDS4(BLOCK_AT(3, at)))
+typedef struct {
+  bytes at[4];
+  int n;
+} blocks;
+#define BLOCK_AT(b, i, n) ((b) + min(i, (n) - 1) * w_bytes)
+#define BLOCKS(b, n) (blocks){{b, BLOCK_AT(b, 1, n), BLOCK_AT(b, 2, n), BLOCK_AT(b, 3, n)}, n}
+#define FROM_EACH(from) \
+  (uint16)(WORDS4(b.at[0] + (from)), WORDS4(b.at[1] + (from)), WORDS4(b.at[2] + (from)), WORDS4(b.at[3] + (from)))
 #define FIRST(v) (v).s000044448888cccc
 #define SECOND(v) (v).s111155559999dddd
-#define COUNTED(v) (n < 4 ? select((float16)(0.0f), (v), as_int16(NUMBERS_0_TO_15) < 4 * n) : (v))
+#define COUNTED(v) (b.n < 4 ? select((float16)(0.0f), (v), as_int16(NUMBERS_0_TO_15) < 4 * b.n) : (v))
 #define SCALES(h, i) (h)->d
 #define SPAN 32
 #define FACTORS(h, unit, to) \
@@ -59,7 +64,7 @@ typedef struct {
   uint16 start;
   float16 d, m;
 } head;
-DEVICE head begin(bytes b, int n) {
+DEVICE head begin(blocks b) {
   head h;
   h.start = FROM_EACH(0);
   const float8 dm = halves8(as_short8(h.start.s048c));
@@ -71,6 +76,8 @@ DEVICE head begin(bytes b, int n) {
 // Of a block of 256: its factor, the codes of its scales and then of its minima, and their values.
 #define UNITS 2
 #define BLOCK_BYTES w_bytes
+typedef bytes blocks;
+#define BLOCKS(b, n) (b)
 #define FACTORS(h, unit, to) vstore16((h).both, 0, (to));
 typedef struct {
   float d;
@@ -89,7 +96,7 @@ typedef struct {
 #define SUMS 1.0f
 #define MINIMA(h, i) (h)->m
 #endif
-DEVICE void words(bytes b, int n, int j, const head* h, uint16* low, uint16* high) {
+DEVICE void words(blocks b, int j, const head* h, uint16* low, uint16* high) {
   *low = FROM_EACH(CODES);
 }
 #elif defined(w_is_q5_0) || defined(w_is_q5_1)
@@ -108,7 +115,7 @@ DEVICE void words(bytes b, int n, int j, const head* h, uint16* low, uint16* hig
 #define MASK 0x1fu
 // Four bits for each word, each to bit 4 of its byte by a product without carries.
 #define SPREAD(bits, from) (((bits) >> (4 * (NUMBERS_0_TO_15 & 3u) + (from)) & 15u) * 0x02040810u & ~FOURS)
-DEVICE void words(bytes b, int n, int j, const head* h, uint16* low, uint16* high) {
+DEVICE void words(blocks b, int j, const head* h, uint16* low, uint16* high) {
   const uint16 codes = FROM_EACH(CODES);
   *low = (codes & FOURS) | LOW_FIFTHS(h->start);
   *high = (codes >> 4 & FOURS) | HIGH_FIFTHS(h->start);
@@ -117,7 +124,7 @@ DEVICE void words(bytes b, int n, int j, const head* h, uint16* low, uint16* hig
 #define GROUP 32
 #define SUMS -1.0f
 // Eight scales, then eight minima.
-DEVICE head begin(bytes b, int n) {
+DEVICE head begin(blocks b) {
   const uint six = 0x3f3f3f3fu, four = FOURS, two = 0x30303030u;
   const uint4 v = WORDS4(b);
   const uint4 low = v.ywzw >> (uint4)(0, 0, 0, 4) & (uint4)(six, four, six, four);
@@ -136,12 +143,12 @@ DEVICE head begin(bytes b, int n) {
   NTH(i, (h)->both, 88888888aaaaaaaa, 99999999bbbbbbbb, cccccccceeeeeeee, ddddddddffffffff)
 #ifdef w_is_q4_K
 #define NIBBLES
-DEVICE void words(bytes b, int n, int j, const head* h, uint16* low, uint16* high) {
+DEVICE void words(blocks b, int j, const head* h, uint16* low, uint16* high) {
   *low = WORDS16(b + 16 + 64 * j);
 }
 #else
 #define MASK 0x1fu
-DEVICE void words(bytes b, int n, int j, const head* h, uint16* low, uint16* high) {
+DEVICE void words(blocks b, int j, const head* h, uint16* low, uint16* high) {
   const uint16 codes = WORDS16(b + 48 + 64 * j);
   const uint16 fifths = TWICE(WORDS8(b + 16)) >> SHIFTS(4 * j, 4 * j + 2);
   *low = (codes & FOURS) | (fifths << 4 & 0x10101010u);
@@ -152,7 +159,7 @@ DEVICE void words(bytes b, int n, int j, const head* h, uint16* low, uint16* hig
 #define GROUP 64
 #define SUMS -32.0f
 #define MASK 0x3fu
-DEVICE head begin(bytes b, int n) {
+DEVICE head begin(blocks b) {
   const float d = load_f16(b + 208);
   const char16 codes = vload16(0, (GLOBAL const char*)(b + 192));
   head h = {d, convert_short16(codes), d * convert_float16(codes)};
@@ -164,7 +171,7 @@ DEVICE head begin(bytes b, int n) {
   NTH_OF(i, (h)->codes, (X8(0), X8(1), X8(2), X8(3)), (X8(4), X8(5), X8(6), X8(7)), \
          (X8(8), X8(9), X8(10), X8(11)), (X8(12), X8(13), X8(14), X8(15)))
 #define SPAN 16
-DEVICE void words(bytes b, int n, int j, const head* h, uint16* low, uint16* high) {
+DEVICE void words(blocks b, int j, const head* h, uint16* low, uint16* high) {
   const uint16 codes = WORDS16(b + 64 * j), two = TWICE(WORDS8(b + 128 + 32 * j));
   *low = (codes & FOURS) | (two << SHIFTS(4, 2) & ~FOURS);
   *high = (codes >> 4 & FOURS) | (two >> SHIFTS(0, 2) & ~FOURS);

@@ -31,17 +31,17 @@ DEVICE void fill(LOCAL panel* to, int half_, bytes w, long step, int rows, int k
   for (int unit = 0; 128 * unit < depth; unit++) {
     float16 lows[16], highs[16];
     bytes b = w + (long)((k0 + 128 * unit) / (128 * UNITS)) * BLOCK_BYTES;
-    const int blocks = min((depth - 128 * unit) / 32, 4);
+    const int count = min((depth - 128 * unit) / 32, 4);
     // A unit of each row: its scales once a block, its codes as bytes, low and high halves apart.
     for (int r = 0; r < 16; r++) {
       bytes row = b + min(r, rows - 1) * step;
       if (unit % UNITS == 0) {
         FETCH_BLOCK(row + NEXT_DEPTH)
-        h[r] = begin(row, blocks);
+        h[r] = begin(BLOCKS(row, count));
         FACTORS(h[r], unit, (float*)&factors[r])
       }
       uint16 low, high;
-      words(row, blocks, unit % UNITS, &h[r], &low, &high);
+      words(BLOCKS(row, count), unit % UNITS, &h[r], &low, &high);
       lows[r] = as_float16(LOW_BYTES);
       highs[r] = as_float16(HIGH_BYTES);
     }

@@ -51,7 +51,8 @@ KERNEL_HEAD {
   GLOBAL uchar* record = y_base + p.y.off + 24 * (long)flat;
   int sum = 0;  // round to bytes, and add them up
   for (int i = 0; i < 16; i++) {
-    const int code = NEAREST(as_int, values[i] * inverse);
+    const float scaled = values[i] * inverse;
+    const int code = NEAREST(as_int, scaled);
     ((GLOBAL char*)record)[i] = (char)code;
     sum += code;
   }

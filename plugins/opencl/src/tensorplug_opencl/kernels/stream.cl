@@ -53,7 +53,8 @@ DEVICE int16 round_words(const float16* x, float16 inverse, LOCAL float16* to) {
   uint16 all = 0;
   int16 sums = 0;
   EVERY(i, 4) {
-    const int16 rounded = NEAREST(as_int16, x[i] * inverse);
+    const float16 scaled = x[i] * inverse;
+    const int16 rounded = NEAREST(as_int16, scaled);
     sums += rounded;
     all |= (as_uint16(rounded) & 255u) << 8 * i;
   }
@@ -97,9 +98,9 @@ DEVICE void prepare(const float16* low, const float16* high, int unit, LOCAL flo
 #endif
 }
 
-DEVICE void add(bytes b, int n, int j, const head* h, LOCAL const float16* x, float16* sums) {
+DEVICE void add(blocks b, int j, const head* h, LOCAL const float16* x, float16* sums) {
   uint16 low, high;
-  words(b, n, j, h, &low, &high);
+  words(b, j, h, &low, &high);
   const short32 lows = pairs(LOW_BYTES, as_uint16(x[0])), highs = pairs(HIGH_BYTES, as_uint16(x[1]));
 #if UNITS == 2
   const int16 all = join(lows, CODES_OF_SCALES(h, 2 * j)) + join(highs, CODES_OF_SCALES(h, 2 * j + 1));
@@ -146,9 +147,9 @@ DEVICE void prepare(const float16* low, const float16* high, int unit, LOCAL flo
 #else
 #define START(i) x[i]
 #endif
-DEVICE void add(bytes b, int n, int j, const head* h, LOCAL const float16* x, float16* sums) {
+DEVICE void add(blocks b, int j, const head* h, LOCAL const float16* x, float16* sums) {
   uint16 low, high;
-  words(b, n, j, h, &low, &high);
+  words(b, j, h, &low, &high);
   float16 lows = START(4), highs = START(9);
   EVERY(i, 4) {
     lows = fma(LOW(i), x[i], lows);
@@ -166,13 +167,24 @@ DEVICE void add(bytes b, int n, int j, const head* h, LOCAL const float16* x, fl
   head h[AT_ONCE]; \
   EVERY(r, AT_ONCE) { \
     FETCH_BLOCK(w[r] + AHEAD) \
-    h[r] = begin(w[r], n); \
+    h[r] = begin(BLOCKS(w[r], n)); \
   } \
   EVERY(j, UNITS) { \
-    EVERY(r, AT_ONCE) add(w[r], n, j, &h[r], here + PREPARED * j, sums[r]); \
+    EVERY(r, AT_ONCE) add(BLOCKS(w[r], n), j, &h[r], here + PREPARED * j, sums[r]); \
   } \
   EVERY(r, AT_ONCE) w[r] += BLOCK_BYTES; \
   here += PREPARED * UNITS; \
+}
+// Multiplies the last two blocks of both streams at once, for which `x` is prepared twice.
+#define HALF_BLOCKS { \
+  const blocks b = {{w[0], w[0] + w_bytes, w[1], w[1] + w_bytes}, 4}; \
+  const head h = begin(b); \
+  float16 both[2] = {0.0f, 0.0f}; \
+  add(b, 0, &h, here, both); \
+  EVERY(i, 2) { \
+    sums[0][i].lo += both[i].lo; \
+    sums[1][i].lo += both[i].hi; \
+  } \
 }
 
 KERNEL_HEAD {
@@ -191,7 +203,8 @@ KERNEL_HEAD {
     for (int k = 0; k < depth; k += 128) {  // prepare DEPTH elements of x in local memory
       float16 low[4], high[4];
       EVERY(i, 4) {
-        const int at = k + 16 * i / GROUP * 2 * GROUP + 16 * i % GROUP;
+        int at = k + 16 * i / GROUP * 2 * GROUP + 16 * i % GROUP;
+        if (at >= depth && depth - k == 64) at -= 64;  // HALF_BLOCKS
         low[i] = at < depth ? *(GLOBAL const number16*)(x + at) : (float16)(0.0f);
         high[i] = at < depth ? *(GLOBAL const number16*)(x + at + GROUP) : (float16)(0.0f);
       }
@@ -209,7 +222,8 @@ KERNEL_HEAD {
       int k = 0;
       for (; k + 128 * UNITS <= depth; k += 128 * UNITS) BLOCK(4)  // adds to sums; moves w and here on
 #if UNITS == 1
-      if (k < depth) BLOCK((depth - k) / 32)
+      if (depth - k == 64) HALF_BLOCKS
+      else if (k < depth) BLOCK((depth - k) / 32)
 #endif
       EVERY(r, AT_ONCE) {
         const int n = row + r * span;
