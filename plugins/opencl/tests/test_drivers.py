@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tensorplug_opencl import drivers, plugin
-from tensorplug_opencl.facts import POCL
 
 
 @pytest.fixture
@@ -76,60 +75,3 @@ def test_loader_that_finds_no_platform_gives_no_devices(tmp_path):
     )
 
     assert done.stdout == "()\n"
-
-
-THREADS = """
-import os
-import sys
-
-import pyopencl
-
-from tensorplug_opencl import drivers
-
-def threads():
-    return {int(task) for task in os.listdir("/proc/self/task")}
-
-before = threads()
-os.sched_setaffinity(0, range(int(sys.argv[1])))
-drivers.devices()[0].name
-allowed = [os.sched_getaffinity(thread) for thread in threads() - before]
-print(*sorted({min(processors) for processors in allowed if len(processors) == 1}))
-"""
-"""Prints the processors to which single threads of drivers are kept."""
-
-
-def kept(allowed: int, **variables: str) -> str:
-    """What THREADS prints in a process that may use the first `allowed` processors."""
-    plain = {n: value for n, value in os.environ.items() if n not in drivers.POCL_THREADS}
-    done = subprocess.run(
-        [sys.executable, "-c", THREADS, str(allowed)],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=plain | variables,
-    )
-    return done.stdout.strip()
-
-
-@pytest.fixture
-def processors() -> int:
-    """How many processors there are, all of them this process's to use, next to PoCL."""
-    names = [device.platform.name for device in drivers.devices()]
-    if sys.platform != "linux" or POCL not in names:
-        pytest.skip("PoCL is not installed, or not for Linux")
-    count = os.cpu_count() or 1
-    if count == 1 or len(os.sched_getaffinity(0)) < count:
-        pytest.skip("this process may use one processor only, or not all")
-    return count
-
-
-def test_threads_of_pocl_stay_on_processors_of_their_own(processors):
-    assert kept(processors) == " ".join(map(str, range(processors)))
-
-
-def test_threads_of_pocl_stay_within_what_a_process_may_use(processors):
-    assert kept(1) == "0"
-
-
-def test_variables_about_threads_of_pocl_are_left_alone(processors):
-    assert kept(processors, POCL_AFFINITY="0") == ""

@@ -24,8 +24,6 @@ PACKAGED: Mapping[str, str] = {"intel-opencl-rt": "libintelocl.so"}
 """Drivers that pip installs: distribution and library."""
 VENDORS = "OCL_ICD_VENDORS"
 POCL_CACHE = "POCL_CACHE_DIR"
-POCL_THREADS = ("POCL_AFFINITY", "POCL_MAX_PTHREAD_COUNT", "POCL_CPU_MAX_CU_COUNT")
-"""Where PoCL's threads run, and how many there are."""
 
 logger = logging.getLogger("tensorplug.opencl")
 
@@ -49,7 +47,6 @@ def devices() -> "tuple[Any, ...]":
     """Every device of every platform: GPUs, then accelerators, then processors."""
     find_packaged()
     settle_caches()
-    settle_threads()
     import pyopencl as cl  # noqa: PLC0415 - loads the drivers
 
     try:
@@ -115,18 +112,6 @@ def settle_caches() -> None:
         pass
     with suppress(OSError):
         os.environ[POCL_CACHE] = str(_temporary())
-
-
-def settle_threads() -> None:
-    """Keep each of PoCL's threads on a processor of its own where there is one for each.
-
-    It has as many threads as the machine has processors. For work of microseconds Linux wakes a
-    thread where the one that calls it runs, although another processor is idle. Does nothing if
-    this process is restricted to some processors, or a variable says something of PoCL's threads.
-    """
-    if sys.platform == "linux" and not any(name in os.environ for name in POCL_THREADS):
-        if len(os.sched_getaffinity(0)) == os.cpu_count():
-            os.environ[POCL_THREADS[0]] = "1"
 
 
 def _temporary() -> Path:
