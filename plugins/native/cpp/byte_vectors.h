@@ -7,13 +7,14 @@ namespace {
 
 #if defined(TP_INT8)
 
+inline vi iand(vi a, vi b) { return a & b; }
+inline vi ior(vi a, vi b) { return a | b; }
+inline vi ixor(vi a, vi b) { return a ^ b; }
+
 #if defined(__AVX512VNNI__)
 
 inline vi each_byte(int a) { return _mm512_set1_epi8((char)a); }
 inline vi iadd(vi a, vi b) { return _mm512_add_epi32(a, b); }
-inline vi iand(vi a, vi b) { return _mm512_and_si512(a, b); }
-inline vi ior(vi a, vi b) { return _mm512_or_si512(a, b); }
-inline vi ixor(vi a, vi b) { return _mm512_xor_si512(a, b); }
 inline vi high_nibbles(vi a) { return _mm512_srli_epi16(a, 4); }
 inline vi left(vi a, vi n) { return _mm512_sllv_epi32(a, n); }
 inline vi right(vi a, vi n) { return _mm512_srlv_epi32(a, n); }
@@ -30,18 +31,11 @@ inline vi in_each_lane(__m128i a) { return _mm512_broadcast_i32x4(a); }
 inline vi value_where(vi a, vi bits, char value) {
     return _mm512_maskz_set1_epi8(_mm512_test_epi8_mask(a, bits), value);
 }
-inline vi table_of(const int8_t *values, int excess) {
-    const __m128i table = _mm_loadu_si128((const __m128i *)values);
-    return _mm512_broadcast_i32x4(_mm_add_epi8(table, _mm_set1_epi8((char)excess)));
-}
 
 #elif defined(__AVX2__)
 
 inline vi each_byte(int a) { return _mm256_set1_epi8((char)a); }
 inline vi iadd(vi a, vi b) { return _mm256_add_epi32(a, b); }
-inline vi iand(vi a, vi b) { return _mm256_and_si256(a, b); }
-inline vi ior(vi a, vi b) { return _mm256_or_si256(a, b); }
-inline vi ixor(vi a, vi b) { return _mm256_xor_si256(a, b); }
 inline vi high_nibbles(vi a) { return _mm256_srli_epi16(a, 4); }
 inline vi left(vi a, vi n) { return _mm256_sllv_epi32(a, n); }
 inline vi right(vi a, vi n) { return _mm256_srlv_epi32(a, n); }
@@ -54,17 +48,11 @@ inline vi in_each_lane(__m128i a) { return _mm256_broadcastsi128_si256(a); }
 inline vi value_where(vi a, vi bits, char value) {
     return iand(_mm256_cmpeq_epi8(iand(a, bits), bits), each_byte(value));
 }
-inline vi table_of(const int8_t *values, int excess) {
-    return in_each_lane(_mm_add_epi8(_mm_loadu_si128((const __m128i *)values), _mm_set1_epi8((char)excess)));
-}
 
 #else
 
 inline vi each_byte(int a) { return vreinterpretq_s32_s8(vdupq_n_s8((int8_t)a)); }
 inline vi iadd(vi a, vi b) { return vaddq_s32(a, b); }
-inline vi iand(vi a, vi b) { return vandq_s32(a, b); }
-inline vi ior(vi a, vi b) { return vorrq_s32(a, b); }
-inline vi ixor(vi a, vi b) { return veorq_s32(a, b); }
 inline vi high_nibbles(vi a) { return vreinterpretq_s32_u8(vshrq_n_u8(vreinterpretq_u8_s32(a), 4)); }
 inline vi left(vi a, vi n) { return vshlq_s32(a, n); }
 inline vi right(vi a, vi n) { return vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(a), vnegq_s32(n))); }
@@ -81,20 +69,24 @@ inline vf as_floats(vi bits) { return vreinterpretq_f32_s32(bits); }
 inline vi value_where(vi a, vi bits, char value) {
     return iand(vreinterpretq_s32_u8(vtstq_u8(vreinterpretq_u8_s32(a), vreinterpretq_u8_s32(bits))), each_byte(value));
 }
-inline vi table_of(const int8_t *values, int excess) {
-    return vreinterpretq_s32_s8(vaddq_s8(vld1q_s8(values), vdupq_n_s8((int8_t)excess)));
-}
 
 #endif
 
-// Byte `b` of each word in all four bytes of it.
+// `table_of`: sixteen bytes, each made larger by `excess`, as `looked_up` wants them. `repeated_byte`: byte `b` of each
+// word in all four bytes of it.
 #if defined(__AVX2__)
+inline vi table_of(const int8_t *values, int excess) {
+    return in_each_lane(_mm_add_epi8(_mm_loadu_si128((const __m128i *)values), _mm_set1_epi8((char)excess)));
+}
 inline vi repeated_byte(vi words, char b) {
     const __m128i same = _mm_setr_epi8(b, b, b, b, 4 + b, 4 + b, 4 + b, 4 + b, 8 + b, 8 + b, 8 + b, 8 + b, 12 + b,
                                        12 + b, 12 + b, 12 + b);
     return looked_up(words, in_each_lane(same));
 }
 #else
+inline vi table_of(const int8_t *values, int excess) {
+    return vreinterpretq_s32_s8(vaddq_s8(vld1q_s8(values), vdupq_n_s8((int8_t)excess)));
+}
 inline vi repeated_byte(vi words, char b) {
     const int8x16_t first = {0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12};
     return looked_up(words, vreinterpretq_s32_s8(vaddq_s8(first, vdupq_n_s8(b))));
