@@ -84,9 +84,8 @@ def test_a_batch_ends_with_reads_and_a_mark_for_each_stream(crossing: tp.Schedul
     ]
 
 
-def test_results_of_a_remote_device_are_queued_for_reading_before_the_host_waits() -> None:
+def test_results_of_a_stream_that_queues_transfers_are_queued_before_the_host_waits() -> None:
     device = NullDevice("far:0", asynchronous=True, async_copy=True, events=True)
-    device.remote = True
     x = tp.input("x", (4, 4), tp.F32)
     y = tp.scale(x, 2.0)
     order: list[str] = []

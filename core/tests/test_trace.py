@@ -171,7 +171,7 @@ def test_order_of_streams_is_the_order_of_what_they_did(timed) -> None:
     traced_run(timed, trace)
 
     done = [(s.track, s.name) for s in trace.spans if s.track != HOST]
-    assert done == [("null:0", "add"), ("null:1", "mul")]
+    assert done == [("null:0", "add"), ("null:1", "mul"), ("null:1", "read")]
 
 
 def test_copy_that_waits_points_back_to_what_the_stream_did(host: NullDevice) -> None:

@@ -8,6 +8,7 @@ import tensorplug as tp
 from tensorplug.device import DeviceLost
 from tensorplug_emulator.suites.devices import MemoryTests
 from tensorplug_opencl.device import OpenCLDevice
+from tensorplug_opencl.memory import LARGE
 
 DATA = np.arange(64, dtype=np.float32)
 
@@ -29,6 +30,19 @@ def test_kernel_sees_what_the_host_wrote_into_imported_memory(device, stream, da
         y = tp.scale(x, scale=2.0)
         with tp.Scheduler([stream]).schedule(y) as run:
             assert run.run()[y].tolist() == (2 * data).tolist()
+
+
+def test_kernel_reads_and_writes_large_memory_to_its_end(device, stream):
+    size = LARGE // 4 + 3
+    data = np.arange(size, dtype=np.float32)
+    with device.buffer_type.alloc(4 * size) as buffer:
+        buffer.write(0, data)
+        x = tp.Tensor(
+            tp.F32, (size, 1, 1, 1), (4, *[4 * size] * 3), 1, name="x", place=tp.Place(buffer, 0)
+        )
+        y = tp.scale(x, scale=2.0)
+        with tp.Scheduler([stream]).schedule(y) as run:
+            assert np.array_equal(run.run()[y], 2 * data)
 
 
 @pytest.fixture

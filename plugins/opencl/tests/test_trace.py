@@ -25,8 +25,26 @@ def test_trace_shows_when_kernels_ran(device, stream):
     after = perf_counter_ns() + SLACK
 
     spans = [span for span in trace.spans if span.track == stream.name]
-    assert [span.name for span in spans][-2:] == ["scale", "unary"]
+    assert [span.name for span in spans][-3:] == ["scale", "unary", "copy"]
     assert all(before <= span.start <= span.end <= after for span in spans)
+
+
+def test_inputs_in_pinned_memory_are_one_transfer(device, stream):
+    x, y = tp.input("x", (3,), tp.F32), tp.input("y", (5,), tp.F32)
+    total = tp.sum(x) + y
+    with (
+        tp.open("cpu") as cpu,
+        tp.Trace() as trace,
+        tp.Scheduler(
+            [stream, cpu], buffer_types={cpu: device.host_buffer_type}, trace=trace
+        ) as scheduler,
+        scheduler.schedule(total, transient=(x, y), pins={total: stream}) as run,
+    ):
+        result = run.run({x: np.ones(3, np.float32), y: np.ones(5, np.float32)})[total]
+
+    names = [span.name for span in trace.spans if span.track == stream.name]
+    assert result.tolist() == [4.0] * 5
+    assert names.count("copy") == 2  # all inputs there, and the result back
 
 
 def test_work_is_timed_only_while_it_is_traced(device, stream):

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 import tensorplug as tp
 from tensorplug import Backend, DType, Graph, Scheduler
-from tensorplug.device import Buffer, BufferType, DeviceType, Resource
+from tensorplug.device import Buffer, BufferType, Resource
 from tensorplug.errors import OptionError
 from tensorplug.running import Explanation
 from tensorplug_llm.arch import Pass
@@ -101,10 +101,7 @@ class Runner(Resource):
         self._restore()
 
     def run(self, readings: Sequence[Reading]) -> list[Logits]:
-        """Read tokens; return for each reading the logits [wanted, vocabulary] that it wants.
-
-        The logits are valid until the next call.
-        """
+        """Read tokens; return for each reading the logits [wanted, vocabulary] that it wants."""
         if self.states is None:
             return self.step(self.shapes.of(readings)).run(readings)
         groups = one_prompt_each(readings)
@@ -114,7 +111,7 @@ class Runner(Resource):
             for numbers in groups:
                 part = [readings[i] for i in numbers]
                 logits = self.step(self.shapes.of(part)).run(part)
-                found |= {i: rows.copy() for i, rows in zip(numbers, logits, strict=True)}
+                found |= dict(zip(numbers, logits, strict=True))
             if len(groups) == 1 or self.restored == before:
                 return [found[i] for i in range(len(readings))]
             # The states are those before the step, but of what was read since a device was lost.
@@ -125,8 +122,8 @@ class Runner(Resource):
     ) -> Callable[[], Sequence[Logits | Greatest]]:
         """Do what `run` does; where devices are those of other processes, queue it.
 
-        Returns a function that waits for the logits, which are valid until the next call. Where the
-        `needed` greatest are enough, the rest may be left out.
+        Returns a function that waits for the logits. Where the `needed` greatest are enough, the
+        rest may be left out.
         """
         if self._flies:
             kept = self.kept if 0 < needed <= self.kept else 0
@@ -235,13 +232,14 @@ def lanes_for(hp: HParams, layers: Iterable[Backend]) -> int:
 
 
 def pinned_inputs(backends: Sequence[Backend]) -> dict[Backend, BufferType]:
-    """Memory for the inputs that the first GPU copies by itself; none where no GPU has any.
+    """Memory for the inputs: that for transfers of the first device that has some, or none.
 
-    The masks of a prompt are megabytes: pageable memory is copied at a tenth of the bus's speed.
+    The masks of a prompt are megabytes: pageable memory is copied to a GPU at a tenth of the bus's
+    speed. The inputs of a token are small: in this memory one transfer takes all of them.
     """
     *others, last = backends
     for device in (backend.device for backend in others):
-        kind = device.host_buffer_type if device.type is DeviceType.GPU else None
+        kind = device.host_buffer_type
         if kind is not None and last.device.supports_buffer_type(kind):
             return {last: kind}
     return {}

@@ -196,7 +196,7 @@ class Step:
     def run(self, readings: Sequence[Reading]) -> list[Floats]:
         """Compute readings that fit the shape; return the logits [wanted, vocabulary] of each.
 
-        Tokens beyond them are padding. The logits are valid until the next run.
+        Tokens beyond them are padding.
         """
         rows = self._fill(readings)
         logits = self._schedule.run(self._feed)[self.graph.outputs[0]]

@@ -277,22 +277,22 @@ def settling(streams: int) -> Program:
     return tuple(Wait(i, None, Until.DONE) for i in range(streams))
 
 
-def reading(homes: Mapping[Tensor, int], streams: int, remote: Collection[int] = ()) -> Program:
+def reading(homes: Mapping[Tensor, int], streams: int, queueing: Collection[int] = ()) -> Program:
     """The host waits for all queued work and reads outputs; `homes` are their streams."""
-    before, after = reads_of(homes, remote)
+    before, after = reads_of(homes, queueing)
     return (*before, *settling(streams), *after)
 
 
-def reads_of(homes: Mapping[Tensor, int], remote: Collection[int]) -> tuple[Program, Program]:
+def reads_of(homes: Mapping[Tensor, int], queueing: Collection[int]) -> tuple[Program, Program]:
     """The reads of outputs that are queued before the host waits, and those after it.
 
-    `homes` are the streams of the outputs. Streams of `remote` devices read before: an answer then
-    brings the values, too.
+    `homes` are the streams of the outputs. Streams of `queueing` read before: the host allocates
+    while they compute, and waits once. A remote device sends the values with its answer.
     """
     before: list[Step] = []
     after: list[Step] = []
     for output, stream in homes.items():
-        if stream in remote and output.is_contiguous:
+        if stream in queueing and output.is_contiguous:
             before.append(Read(stream, None, output, To.LATER))
         else:
             after.append(Read(stream, None, output))

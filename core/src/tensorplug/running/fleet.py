@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from tensorplug.device.backend import Backend
+from tensorplug.device.backend import Backend, queues_transfers
 from tensorplug.device.buffer import BufferType
 from tensorplug.device.marks import Mark
 from tensorplug.planning.program import settling
@@ -29,8 +29,8 @@ class Fleet:
         """
         self.backends = tuple(backends)
         self.names = tuple(backend.name for backend in backends)
-        self.remote = frozenset(i for i, b in enumerate(self.backends) if b.device.remote)
-        """The numbers of streams of remote devices."""
+        self.queueing = frozenset(i for i, b in enumerate(self.backends) if queues_transfers(b))
+        """The numbers of streams that queue transfers."""
         self.calls = calls
         self.settling = settling(len(self.backends))
         """The program that waits for all queued work."""

@@ -190,7 +190,7 @@ def read_now(
     """Wait for all queued work, and copy computed `outputs` to the host."""
     fleet = attempt.runs.fleet
     homes = {output: schedule.planned.homes[output] for output in outputs}
-    before, after = reads_of(homes, fleet.remote)
+    before, after = reads_of(homes, fleet.queueing)
     run(before, fleet, attempt.context, fleet.calls)
     attempt.runs.wait(attempt)
     run(after, fleet, attempt.context, fleet.calls)

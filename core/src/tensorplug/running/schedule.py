@@ -287,7 +287,7 @@ class Schedule(Resource):
         """Make the programs of a run, and of a batch in flight, after their uploads."""
         splits, where, fleet = self.splits, self.planned.where, self.runs.fleet
         homes = self.planned.output_homes
-        end = reading(homes, len(fleet.backends), fleet.remote)
+        end = reading(homes, len(fleet.backends), fleet.queueing)
         self._end = () if self.runs.recovery is None else end
         self._run_program = (*run_program(splits, where), *self._end)
         writers = {t: found.streams for t, found in self.planned.touched.items() if found.written}

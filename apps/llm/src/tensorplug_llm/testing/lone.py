@@ -15,8 +15,7 @@ from tensorplug_llm.step import Reading
 class LoneText(Resource):
     """A text of up to `context` tokens: `prefill` reads more of it, `decode` one token.
 
-    Each returns logits of its own, f32. The tokens lie in the first pages of a cache that no other
-    text uses.
+    Each returns logits, f32. The tokens lie in the first pages of a cache that no other text uses.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class LoneText(Resource):
     def _run(self, ids: Sequence[int], wanted: int = 1) -> Logits:
         (logits,) = self.runner.run([Reading(ids, self.position, self._pages, wanted)])
         self._ids += ids
-        return logits.copy()
+        return logits
 
     def _close(self) -> None:
         self.runner.close()
