@@ -2,11 +2,13 @@
 
 The line goes from one best length to the next, and all others lie above it: the lower convex hull
 of the lengths and their times. A length that is padded or read in an uneven way lies far above.
-Times are the least of the rounds, in which all lengths take turns in one process.
+A prompt of 32 tokens is read before and after each: the clock of a machine changes within seconds.
+Times are medians of the rounds' ratios to it, in which all lengths take turns in one process.
 """
 
 import argparse
 import json
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -21,6 +23,9 @@ LENGTHS = (
     "2 3 4 5 6 7 8 10 12 14 16 17 20 24 28 32 33 40 48 56 64 65 72 80 96 100 112 128 130 "
     "144 160 192 200 224 256 257 300 320 384 400 448 512 513 600 700 768 900 1024"
 )
+
+REFERENCE = 32
+"""Tokens of the prompt with which all others are compared."""
 
 Times = Mapping[int, float]
 """Seconds by number of tokens."""
@@ -46,16 +51,24 @@ def ratios(times: Times, corners: Sequence[int]) -> dict[int, float]:
 
 
 def measured(text: LoneText, lengths: Sequence[int], rounds: int) -> Times:
-    """The least seconds of `rounds` reads of each length, after one that plans."""
-    least = dict.fromkeys(lengths, float("inf"))
-    for turn in tqdm(range(rounds + 1), disable=not sys.stderr.isatty()):
+    """The seconds of each length, of `rounds` reads of each after one that plans."""
+
+    def read(n: int) -> float:
+        text.rewind(0)
+        ids = prompt(n, text.model.hparams.vocabulary)
+        return timed(lambda: text.prefill(ids))
+
+    for n in (REFERENCE, *lengths):
+        read(n)
+    shares: dict[int, list[float]] = {n: [] for n in lengths}
+    around: list[float] = []
+    for _ in tqdm(range(rounds), disable=not sys.stderr.isatty()):
         for n in lengths:
-            text.rewind(0)
-            ids = prompt(n, text.model.hparams.vocabulary)
-            seconds = timed(lambda ids=ids: text.prefill(ids))
-            if turn:
-                least[n] = min(least[n], seconds)
-    return least
+            before, seconds, after = read(REFERENCE), read(n), read(REFERENCE)
+            shares[n].append(2 * seconds / (before + after))
+            around += (before, after)
+    reference = statistics.median(around)
+    return {n: reference * statistics.median(found) for n, found in shares.items()}
 
 
 def main() -> None:
