@@ -1,5 +1,6 @@
 """Tensors of a file in the memory of devices: copied, packed or cut, whatever the file's format."""
 
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,29 @@ def test_matrix_is_packed_some_rows_at_a_time(stored: MakeFile) -> None:
     assert sum(rows) == len(WIDE)
     assert all(count % SLAB_ROWS == 0 for count in rows)
     assert done[-1] == (WIDE.nbytes, WIDE.nbytes)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the pages of a process are Linux's to tell")
+def test_pages_of_a_tensor_are_given_back_once_it_is_copied(
+    stored: MakeFile, null: NullDevice
+) -> None:
+    names = "abcd"
+    seen: list[int] = []
+
+    with stored(dict.fromkeys(names, WIDE)) as file:
+        before = pages_of_files()
+        homes = dict.fromkeys(names, null)
+        with load_weights(file, homes, progress=lambda *_: seen.append(pages_of_files() - before)):
+            assert len(seen) == len(names)
+
+    assert max(seen) < WIDE.nbytes
+
+
+def pages_of_files() -> int:
+    """Bytes of mapped files that are in the memory of this process."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    (line,) = (line for line in status.splitlines() if line.startswith("RssFile"))
+    return int(line.split()[1]) << 10
 
 
 def test_tensor_of_three_dimensions_is_packed_at_once(stored: MakeFile) -> None:

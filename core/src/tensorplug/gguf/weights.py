@@ -279,6 +279,7 @@ class _Loading:
         home = tensor.place
         assert home is not None
         home.buffer.write_tensor(tensor, home.offset, self._file.tensor_bytes(entry.name).data)
+        self._file.release(entry.name, 0, entry.nbytes)
         self._report(entry.nbytes)
 
     def _write_in_slabs(self, entry: FileTensor, tensor: Tensor) -> None:
