@@ -37,10 +37,12 @@ template <int TYPE> inline Codes stored_codes(const byte *b, int g) {
 
 #if defined(TP_PAIRS)
 // How many vectors of products, each in pairs, a sum of 16 bits holds: sums on the way may overflow, because that does
-// not change the last bits. None where codes are signed.
+// not change the last bits. Of a whole part what stored codes are too large by is taken off in these bits, of less they
+// hold sums of stored codes. None where codes are signed.
 template <int TYPE> constexpr int chain_of() {
-    constexpr int PAIR = 2 * 127 * Block<TYPE>::MOST, FOURS = part_of<TYPE>() / 4, HELD = INT16_MAX / PAIR;
-    return SIGNED<TYPE> ? 0 : HELD < FOURS ? HELD : FOURS;
+    constexpr int FOURS = part_of<TYPE>() / 4, PAIR = INT16_MAX / (2 * 127), MOST = Block<TYPE>::MOST;
+    constexpr int HELD = PAIR / MOST, STORED = PAIR / (MOST + EXCESS<TYPE>);
+    return SIGNED<TYPE> ? 0 : HELD >= FOURS ? FOURS : STORED;
 }
 #else
 template <int TYPE> constexpr int chain_of() { return SIGNED<TYPE> ? 0 : 2; }

@@ -1,5 +1,5 @@
 // Types whose codes take long to find: with several rows of x, a unit of w is unfolded to bytes first, by a function
-// that is chosen at run time. What follows is compiled for four kinds of unfolded units, not for each of the types.
+// that is chosen at run time. What follows is compiled for a few kinds of unfolded units, not for each of the types.
 #pragma once
 
 #include "product_bytes_units.h"
@@ -8,27 +8,30 @@ namespace {
 
 #if defined(TP_INT8)
 
-// Kinds stand where others have types. FINE: each 16 codes have a scale. LARGE: codes are stored with their signs,
-// because they do not fit into six bits.
-constexpr int UNFOLDED = 1024, FINE = 1, LARGE = 2;
+// Kinds stand where others have types: by the largest magnitude of a code, and by whether each 16 codes have a scale.
+constexpr int UNFOLDED = 1024, LIMITS[] = {16, 31, 128};
 constexpr bool is_unfolded(int type) { return type >= UNFOLDED; }
 
 template <int KIND> struct UnfoldedBlock {
-    static constexpr int CODES = GROUPS8 * GROUP;
-    static constexpr int SIZE = CODES + 64, GROUPS = GROUPS8, ZERO = KIND & LARGE ? 128 : 31;
-    static constexpr int MOST = 63; // of stored codes, where they are below 64
-    static constexpr bool MIN = false, HALVES = KIND & FINE;
+    static constexpr int CODES = GROUPS8 * GROUP, MOST = LIMITS[(KIND - UNFOLDED) / 2];
+    static constexpr int SIZE = CODES + 64, GROUPS = GROUPS8, ZERO = MOST;
+    static constexpr bool MIN = false, HALVES = KIND % 2;
     static void scales(const byte *b, float *d, float *) { std::memcpy(d, b + CODES, HALVES ? 64 : 32); }
     static Codes raw(const byte *b, int g) { return load32(b + GROUP * g); }
     static Codes codes(const byte *b, int g) { return load32(b + GROUP * g); }
 };
-template <> struct Block<UNFOLDED> : UnfoldedBlock<UNFOLDED> {};
-template <> struct Block<UNFOLDED + FINE> : UnfoldedBlock<UNFOLDED + FINE> {};
-template <> struct Block<UNFOLDED + LARGE> : UnfoldedBlock<UNFOLDED + LARGE> {};
-template <> struct Block<UNFOLDED + LARGE + FINE> : UnfoldedBlock<UNFOLDED + LARGE + FINE> {};
+#define UNFOLDED_BLOCKS(LIMIT)                                                                                         \
+    template <> struct Block<UNFOLDED + 2 * LIMIT> : UnfoldedBlock<UNFOLDED + 2 * LIMIT> {};                           \
+    template <> struct Block<UNFOLDED + 2 * LIMIT + 1> : UnfoldedBlock<UNFOLDED + 2 * LIMIT + 1> {};
+UNFOLDED_BLOCKS(0)
+UNFOLDED_BLOCKS(1)
+UNFOLDED_BLOCKS(2)
+#undef UNFOLDED_BLOCKS
 
 template <int TYPE> constexpr int kind_of() {
-    return UNFOLDED + (Block<TYPE>::MOST > 31 ? LARGE : 0) + (Block<TYPE>::HALVES ? FINE : 0);
+    int limit = 0;
+    while (Block<TYPE>::MOST > LIMITS[limit]) limit++;
+    return UNFOLDED + 2 * limit + Block<TYPE>::HALVES;
 }
 
 // The first `groups` of a unit, and scales for all.

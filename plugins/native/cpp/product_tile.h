@@ -189,8 +189,8 @@ inline void transpose16(__m512i *v) {
 #endif
 
 // panel [n, COLUMNS] = rows [COLUMNS, n] transposed; rows in steps of STEP. Bits are moved, whatever they mean.
-template <int STEP = DEPTH> void transpose(const float *rows, int64_t n, float *panel) {
-    int64_t k = 0;
+template <int STEP = DEPTH> void transpose(const float *rows, int n, float *panel) {
+    int k = 0;
 #if defined(__AVX512F__)
     // Squares of 16 x 16.
     for (; k + 16 <= n; k += 16) {
