@@ -59,11 +59,8 @@ inline void istore(void *p, vi a) { _mm512_storeu_si512(p, a); }
 inline vi iset(int32_t a) { return _mm512_set1_epi32(a); }
 inline vf ifloat(vi a) { return _mm512_cvtepi32_ps(a); }
 
-// Adds products of bytes, four side by side to a sum; `Signed` as above. The second is for two vectors each.
+// Adds products of bytes, four side by side to a sum; `Signed` as above.
 template <bool Signed> inline vi dot_bytes(vi from, vi w, vi x) { return _mm512_dpbusd_epi32(from, w, x); }
-template <bool Signed> inline vi dot_bytes(vi from, vi w0, vi x0, vi w1, vi x1) {
-    return dot_bytes<Signed>(dot_bytes<Signed>(from, w0, x0), w1, x1);
-}
 
 #elif defined(__AVX2__)
 
@@ -100,13 +97,6 @@ template <bool Signed> inline vi dot_bytes(vi from, vi w, vi x) {
     return add32(from, pairs_to_fours(multiply_pairs<Signed>(w, x)));
 }
 
-template <bool Signed> inline vi dot_bytes(vi from, vi w0, vi x0, vi w1, vi x1) {
-    if (Signed) return dot_bytes<Signed>(dot_bytes<Signed>(from, w0, x0), w1, x1);
-    // 16 bits hold four products of codes up to 63.
-    const vi products = _mm256_add_epi16(_mm256_maddubs_epi16(w0, x0), _mm256_maddubs_epi16(w1, x1));
-    return add32(from, pairs_to_fours(products));
-}
-
 #else
 
 typedef int32x4_t vi;
@@ -119,11 +109,13 @@ inline vf ifloat(vi a) { return vcvtq_f32_s32(a); }
 template <bool> inline vi dot_bytes(vi from, vi w, vi x) {
     return vdotq_s32(from, vreinterpretq_s8_s32(w), vreinterpretq_s8_s32(x));
 }
+
+#endif
+
+// The same for two vectors each.
 template <bool Signed> inline vi dot_bytes(vi from, vi w0, vi x0, vi w1, vi x1) {
     return dot_bytes<Signed>(dot_bytes<Signed>(from, w0, x0), w1, x1);
 }
-
-#endif
 
 // Rounds 32 values; returns their scale, and sums of 16 codes each. NaN among the values makes the scale NaN, and with
 // it all results that depend on them; infinity makes the scale infinite, and results infinite or NaN.
