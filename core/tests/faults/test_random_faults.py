@@ -207,21 +207,28 @@ class Program:
         for device in self.devices:
             device.release()
         self.scheduler.close(force=True)
-        clock = threading.Event()
-        for _ in range(500):
-            if not any(stream.children for stream in self.streams):
-                break
-            gc.collect()
-            clock.wait(0.01)
+        wait_until(lambda: not any(stream.children for stream in self.streams))
         for tensor in self.kept:
             assert tensor.place is not None
             tensor.place.buffer.close()
         for stream in self.streams:
             stream.close()
+        # The thread of a call that hung gives buffers back one by one.
+        wait_until(lambda: not any(device.live_buffers for device in self.devices))
         left = [device.live_buffers for device in self.devices]
         for device in self.devices:
             device.close(force=True)
         return left
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Wait for other threads, five seconds at most."""
+    clock = threading.Event()
+    for _ in range(500):
+        if holds():
+            return
+        gc.collect()
+        clock.wait(0.01)
 
 
 def points(recipe: Recipe) -> list[tuple[int, str, int]]:
