@@ -47,7 +47,7 @@ class SupportsAsyncTransfer(Protocol):
     Core calls these methods, which take bytes of a buffer. Programs call
     `tensorplug.transfer.write_async` and `read_async`, which take tensors. Host memory must stay
     alive and unchanged until the next `synchronize()`, or until an event recorded behind the
-    transfer is reached.
+    transfer is reached. The results of a run are queued for reading before the host waits.
     """
 
     def write_async(self, buffer: Buffer, offset: int, data: memoryview) -> None:

@@ -170,7 +170,7 @@ class Device(Resource, ABC):
     remote: ClassVar[bool] = False
     """True if each request to the device is a message to another process or machine.
 
-    Then the results of a run are queued for reading before the host waits: one round trip in all.
+    Then loaders let it read weights from its own machine's copy of a file: `Buffer.read_file`.
     """
     candidate: "Candidate | None" = None
     """The registry's record of the plugin that made the device: names of backend and distribution.
