@@ -45,6 +45,11 @@ constexpr uint32_t VECTORS_OF_256 = 0x06, VECTORS_OF_512 = 0xe6; // the latter w
 constexpr uint32_t TILES = 0x60000;
 
 inline bool runs_avx2() { return keeps(VECTORS_OF_256) && has(FMA) && has(F16C) && has(AVX2_); }
+#if defined(TP_EMULATED)
+inline bool runs_avx512() { return runs_avx2(); }
+inline bool runs_avx512_bf16() { return runs_avx2(); }
+inline bool runs_amx() { return runs_avx2(); }
+#else
 inline bool runs_avx512() {
     return runs_avx2() && keeps(VECTORS_OF_512) && has(AVX512_F) && has(AVX512_BW) && has(AVX512_DQ) &&
            has(AVX512_VL) && has(AVX512_VNNI);
@@ -61,6 +66,7 @@ inline bool runs_amx() {
     return false; // other systems are not asked
 #endif
 }
+#endif
 
 } // namespace
 #elif defined(TP_ARM64)

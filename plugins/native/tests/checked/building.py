@@ -1,11 +1,19 @@
 """The library and the driver `replay`, built in a folder with options of their own."""
 
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[2]
+from tensorplug_native.library import VARIABLE
+
+HERE = Path(__file__).parent
+SOURCE = HERE.parents[1]
 """The distribution's folder."""
+TESTS = HERE.parent
+KIT = ("--pyargs", "tensorplug_testing.conformance", "--device", "cpu@tensorplug-native")
+"""The conformance kit, as arguments of pytest."""
 
 # With more optimisation compilers need minutes for code that sanitizers have grown.
 QUICK = ("CMAKE_BUILD_TYPE=Checked", "CMAKE_CXX_FLAGS=-O1 -fno-sanitize-recover=all")
@@ -32,3 +40,16 @@ def runtime(name: str) -> str:
     """The sanitizer's library that a process must load before others."""
     command = ["c++", f"-print-file-name=lib{name}.so"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def run_tests(library: Path, level: str, *arguments: str, **environment: str) -> None:
+    """Run pytest in a process with another build of the library, at an instruction-set level."""
+    # What is written by others than Python, reports of sanitizers above all, is not captured.
+    options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--capture=sys")
+    command = [sys.executable, str(HERE / "instrumented.py"), str(library), *options, *arguments]
+    environ = {**os.environ, VARIABLE: level, **environment}
+
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, (done.stdout + done.stderr)[-8000:]
+    assert " passed" in done.stdout

@@ -1,19 +1,12 @@
 """The conformance kit and our own tests with AddressSanitizer and UndefinedBehaviorSanitizer."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tensorplug_native.library import VARIABLE, library
+from tensorplug_native.library import library
 
-from .building import ADDRESS, build, runtime
-
-HERE = Path(__file__).parent
-RUNNER = HERE / "instrumented.py"
-KIT = ("--pyargs", "tensorplug_testing.conformance", "--device", "cpu@tensorplug-native")
+from .building import ADDRESS, KIT, TESTS, build, run_tests, runtime
 
 
 @pytest.fixture(scope="module")
@@ -23,24 +16,17 @@ def built(tmp_path_factory):
 
 def run(built: Path, level: str, *arguments: str) -> None:
     """Run pytest; any report of a sanitizer ends the process."""
-    environment = {
-        **os.environ,
-        VARIABLE: level,
-        "LD_PRELOAD": runtime("asan"),
+    run_tests(
+        built,
+        level,
+        *arguments,
+        LD_PRELOAD=runtime("asan"),
         # Python keeps much until its process ends; tests ask for more memory than there is.
-        "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
-        "UBSAN_OPTIONS": "print_stacktrace=1",
+        ASAN_OPTIONS="detect_leaks=0:allocator_may_return_null=1",
+        UBSAN_OPTIONS="print_stacktrace=1",
         # So that each of Python's objects is a piece of memory with bounds that are watched.
-        "PYTHONMALLOC": "malloc",
-    }
-    # What is written by others than Python, reports above all, is not captured.
-    options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--capture=sys")
-    command = [sys.executable, str(RUNNER), str(built), *options, *arguments]
-
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-
-    assert done.returncode == 0, (done.stdout + done.stderr)[-8000:]
-    assert " passed" in done.stdout
+        PYTHONMALLOC="malloc",
+    )
 
 
 @pytest.mark.parametrize("level", library().levels)
@@ -62,4 +48,4 @@ def test_kit_touches_no_memory_of_others(built, level):
     ],
 )
 def test_our_tests_touch_no_memory_of_others(built, file):
-    run(built, "auto", str(HERE.parent / f"{file}.py"), "-m", "not slow")
+    run(built, "auto", str(TESTS / f"{file}.py"), "-m", "not slow")
