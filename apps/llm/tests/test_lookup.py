@@ -346,7 +346,7 @@ def test_text_that_repeats_itself_by_its_grammar_takes_fewer_passes(
     assert allowed(model, params, found)
 
 
-@pytest.mark.parametrize("waits", [20, 45, pytest.param(70, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("waits", [20, 45, pytest.param(55, marks=pytest.mark.slow)])
 def test_text_that_drafts_goes_on_where_a_device_dies(
     waits: int,
     model_file: Write,
