@@ -315,3 +315,8 @@ def test_replaceable_sources_are_those_of_the_table() -> None:
     assert tp.replaceable_sources(tp.mul_mat(a, b)) == ()
     assert tp.replaceable_sources(tp.cpy(a, b)) == ()
     assert tp.replaceable_sources(a) == ()
+
+
+def test_the_outer_product_of_vectors_is_a_matrix() -> None:
+    a, b = tp.input("a", (3,), tp.F32), tp.input("b", (2,), tp.F32)
+    assert tp.out_prod(a, b).shape == (2, 3)

@@ -131,6 +131,26 @@ def test_set_rows_copies_rows_first_that_lie_in_its_table() -> None:
     np.testing.assert_array_equal(memory.value(table).reshape(8, 3), wanted.astype(np.float64))
 
 
+def test_set_rows_may_permute_the_rows_of_its_table() -> None:
+    table, ids = tp.input("table", (4, 3), tp.F32), tp.input("ids", (4,), tp.I32)
+    data = numbers(4, 3)
+
+    with CPUDevice("cpu:0") as device, device.open() as backend:
+        found = run(backend, tp.set_rows(table, table, ids), {table: data, ids: [1, 2, 3, 0]})
+
+    np.testing.assert_array_equal(found, data[[3, 0, 1, 2]])
+
+
+def test_in_place_reads_other_views_of_its_memory_as_they_were() -> None:
+    x, data = tp.input("x", (3, 3), tp.F32), numbers(3, 3)
+    node = tp.ops.in_place(x + x.T)
+
+    memory = reference.execute(tp.Graph(node), {x: data})
+
+    assert [t.op for t in node.operands if t is not None] == ["none", "cont"]
+    np.testing.assert_allclose(memory.value(x).reshape(3, 3), data + data.T, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("build", "said"),
     [

@@ -12,6 +12,7 @@ import tensorplug as tp
 from tensorplug.device import Backend
 from tensorplug.errors import (
     Aborted,
+    Closed,
     DeviceError,
     GraphError,
     NotAllocated,
@@ -57,6 +58,21 @@ def x_in() -> Tensor:
 
 
 # --- where nodes go ----------------------------------------------------------------------------
+
+
+def test_memory_of_weights_that_was_closed_is_not_used(rig: Rig) -> None:
+    w = rig.fast.place("w", np.eye(4, dtype=np.float32), usage=tp.WEIGHTS)
+    x = x_in()
+    y = tp.mul_mat(w, x)
+    schedule = rig.scheduler.schedule(y)
+    schedule.run({x: X})
+    assert w.place is not None
+    w.place.buffer.close()
+
+    with pytest.raises(Closed, match="is closed"):
+        schedule.run({x: X})
+    with pytest.raises(Closed, match="is closed"):
+        rig.scheduler.schedule(y)
 
 
 def test_node_runs_where_its_weights_are(rig: Rig) -> None:

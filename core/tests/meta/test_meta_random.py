@@ -11,7 +11,7 @@ import tensorplug as tp
 from tensorplug import meta, transfer
 from tensorplug.graph.tensor import Tensor
 from tensorplug.meta import Partition, cut
-from tensorplug.ops.table import in_place
+from tensorplug.ops.copy import in_place
 from tensorplug_testing.anykernel import ALL_KERNELS
 from tensorplug_testing.null import NullDevice, null_devices
 

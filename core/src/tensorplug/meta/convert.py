@@ -16,9 +16,8 @@ from tensorplug.meta.program import (
     Segment,
 )
 from tensorplug.meta.state import SUMMANDS, WHOLE, Partition
-from tensorplug.ops.copy import cont
+from tensorplug.ops.copy import cont, in_place
 from tensorplug.ops.elementwise import add
-from tensorplug.ops.table import in_place
 
 Lookup = Callable[[Tensor], Held]
 

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from tensorplug.graph.tensor import Ne, Tensor, contiguous_nb
 from tensorplug.meta.choose import Sharding, call_of
 from tensorplug.meta.state import Partition
+from tensorplug.ops.copy import in_place
 from tensorplug.ops.split import Shard
-from tensorplug.ops.table import OPS, apply, in_place
+from tensorplug.ops.table import OPS, apply
 from tensorplug.ops.view import view_ne
 
 

@@ -18,7 +18,7 @@ from tensorplug.ops.conv import (
     conv_transpose_1d,
     conv_transpose_2d,
 )
-from tensorplug.ops.copy import acc, cast, concat, cont, cpy, dup, repeat, set
+from tensorplug.ops.copy import acc, cast, concat, cont, cpy, dup, in_place, repeat, set
 from tensorplug.ops.custom import custom, map_custom1, map_custom2, map_custom3
 from tensorplug.ops.diagonal import diag, diag_mask_zero, solve_tri, tri
 from tensorplug.ops.elementwise import (
@@ -56,7 +56,6 @@ from tensorplug.ops.table import (
     Param,
     Source,
     apply,
-    in_place,
     op,
     register_op,
     replaceable_sources,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tensorplug.dtypes import DType, DTypeLike
 from tensorplug.dtypes import dtype as dtype_of
-from tensorplug.errors import ShapeError
+from tensorplug.errors import GraphError, ShapeError
 from tensorplug.graph.tensor import Ne, Tensor, ne_of
 from tensorplug.ops.axes import dim_of
 from tensorplug.ops.rules import (
@@ -17,7 +17,17 @@ from tensorplug.ops.rules import (
     same_type_as,
 )
 from tensorplug.ops.split import AXES, PARTIAL, Way, aligned
-from tensorplug.ops.table import Alias, Call, Op, Param, Shape, Source, apply, register_op
+from tensorplug.ops.table import (
+    Alias,
+    Call,
+    Op,
+    Param,
+    Shape,
+    Source,
+    apply,
+    register_op,
+    replaceable_sources,
+)
 from tensorplug.ops.view import nb_of
 
 
@@ -331,3 +341,37 @@ def _window(
     # Dimensions that `part` does not have are of size 1, so their strides are never used.
     steps = (*nb[1:], *a.nb[max(part.rank, 1) :])
     return dict(zip(("nb1", "nb2", "nb3"), steps, strict=True))
+
+
+def in_place(node: Tensor) -> Tensor:
+    """Return a copy of `node` that is computed over the memory of a source: an effect.
+
+    The source is the first one that the op may replace and that has the layout of the result.
+    Other views of its memory are copied first: they are read as they were.
+    Raises GraphError if there is none.
+
+    >>> with tp.open("cpu") as cpu:
+    ...     total = cpu.place("total", np.zeros(3, np.float32))
+    ...     kept = tp.in_place(total + tp.input("x", (3,), tp.F32))
+    >>> kept.op, kept.writes
+    ('add', True)
+    """
+    target = next((t for t in replaceable_sources(node) if t.same_layout(node)), None)
+    if target is None:
+        raise GraphError(
+            f"in_place: {node} cannot replace a source: none that its op may replace has its layout"
+        )
+    operands = tuple(t if t is None or not overlap(t, target) else cont(t) for t in node.operands)
+    return Tensor(
+        node.dtype,
+        node.ne,
+        node.nb,
+        node.rank,
+        node.op,
+        operands,
+        node.params,
+        view_of=target.root,
+        view_offset=target.view_offset,
+        writes=True,
+        name=node.name,
+    )

@@ -105,7 +105,7 @@ def _outer(call: Call) -> Shape:
         raise call.fail(f"a and b differ in the number of rows: {a.ne[1]} and {b.ne[1]}")
     if not repeat_over_batch(a, b):
         raise call.fail("a does not repeat over dimensions 2 and 3 of b")
-    return (a.ne[0], b.ne[0], b.ne[2], b.ne[3]), max(a.rank, b.rank)
+    return (a.ne[0], b.ne[0], b.ne[2], b.ne[3]), max(a.rank, b.rank, 2)
 
 
 def _outer_parts(call: Call) -> Iterable[Way]:

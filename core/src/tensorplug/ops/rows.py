@@ -58,7 +58,7 @@ def _scattered(call: Call) -> Shape:
 
 
 def _rows_apart(call: Call) -> None:
-    if overlap(call["rows"], call["table"]):
+    if overlap(call["rows"], call["table"], equal=True):
         raise call.fail("rows and table overlap; cont() the rows first, as set_rows() does")
 
 
@@ -139,7 +139,8 @@ def set_rows(table: Tensor, rows: Tensor, ids: Tensor, *, name: str = "") -> Ten
     >>> kept.shape
     (10, 4)
     """
-    return apply(SET_ROWS, table, cont(rows) if overlap(rows, table) else rows, ids, name=name)
+    apart = cont(rows) if overlap(rows, table, equal=True) else rows
+    return apply(SET_ROWS, table, apart, ids, name=name)
 
 
 def get_rows_back(grad: Tensor, ids: Tensor, shape: tuple[int, int], *, name: str = "") -> Tensor:

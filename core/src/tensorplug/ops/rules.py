@@ -76,16 +76,17 @@ def repeat_over_batch(small: Tensor, large: Tensor) -> bool:
     return divides(small.ne[2], large.ne[2]) and divides(small.ne[3], large.ne[3])
 
 
-def overlap(source: Tensor, target: Tensor) -> bool:
+def overlap(source: Tensor, target: Tensor, *, equal: bool = False) -> bool:
     """True if two different views of one root may share bytes.
 
     The test compares the first and last bytes of the views, so views with interleaved elements
-    count as overlapping. A view and an equal view of the same elements do not count.
+    count as overlapping. A view and an equal view of the same elements count only
+    with `equal`.
     """
     if source.root is not target.root or not (source.size and target.size):
         return False
     start, other = source.view_offset, target.view_offset
-    if start == other and source.same_layout(target):
+    if not equal and start == other and source.same_layout(target):
         return False
     return start < other + target.nbytes and other < start + source.nbytes
 

@@ -265,39 +265,6 @@ def apply(op: Op, *operands: Tensor | None, name: str = "", **params: Value) -> 
     )
 
 
-def in_place(node: Tensor) -> Tensor:
-    """Return a copy of `node` that is computed over the memory of a source: an effect.
-
-    The source is the first one that the op may replace and that has the layout of the result.
-    Raises GraphError if there is none.
-
-    >>> with tp.open("cpu") as cpu:
-    ...     total = cpu.place("total", np.zeros(3, np.float32))
-    ...     kept = tp.in_place(total + tp.input("x", (3,), tp.F32))
-    >>> kept.op, kept.writes
-    ('add', True)
-    """
-    record = op(node.op)
-    target = next((t for t in _replaceable(record, node) if t.same_layout(node)), None)
-    if target is None:
-        raise GraphError(
-            f"in_place: {node} cannot replace a source: none that its op may replace has its layout"
-        )
-    return Tensor(
-        node.dtype,
-        node.ne,
-        node.nb,
-        node.rank,
-        node.op,
-        node.operands,
-        node.params,
-        view_of=target.root,
-        view_offset=target.view_offset,
-        writes=True,
-        name=node.name,
-    )
-
-
 def replaceable_sources(node: Tensor) -> tuple[Tensor, ...]:
     """The sources whose memory the result of `node` may reuse, in order of preference.
 

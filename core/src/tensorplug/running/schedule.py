@@ -95,7 +95,10 @@ class Schedule(Resource):
         self.planned = self.runs.plan(self._request, cut)
         self._unfused: MemoryMap | None = None
         self._write_programs()
+        place_of = self.runs.lost.place_of
+        self._memory = {place_of(t).buffer for t in self.graph.leafs if t.place is not None}
         try:
+            self._check_memory()
             arena, planned = self.runs.fleet.arena, self.planned
             arena.grow(planned.memory.sizes)
             for lane in self.runs.lanes():
@@ -218,6 +221,11 @@ class Schedule(Resource):
             return inputs
         return {t: host_data(t, data).copy() for t, data in inputs.items()}
 
+    def _check_memory(self) -> None:
+        """Raises Closed where weights or other placed tensors have lost their memory."""
+        for buffer in self._memory:
+            buffer.check_open()
+
     def _queue(
         self, observer: Observer | None, give: Callable[[Attempt], T], attempt: Attempt
     ) -> T:
@@ -227,6 +235,7 @@ class Schedule(Resource):
         if runs.lost.owed:
             raise MemoryLost(self.graph)
         self.prepare(attempt.start)
+        self._check_memory()
         if (
             fleet.loose
             or not attempt.in_flight

@@ -95,7 +95,9 @@ class OpenCLBackend(QueuedBackend):
 
     def _synchronize(self) -> None:
         with map_driver_errors(ERRORS, self.name), self._giving_up_held():
-            self.queue.finish()
+            queue = self.queue  # None once another thread has closed the stream: its work is done
+            if queue is not None:
+                queue.finish()
 
     def _close(self) -> None:
         self.queue = None

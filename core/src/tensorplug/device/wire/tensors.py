@@ -8,7 +8,8 @@ from tensorplug.device.wire.fields import LARGEST, Content, Fields, short
 from tensorplug.dtypes import dtype as dtype_of
 from tensorplug.errors import GraphError
 from tensorplug.graph.tensor import MAX_RANK, Flags, Place, Tensor, contiguous_nb
-from tensorplug.ops.table import OPS, apply, in_place, op
+from tensorplug.ops.copy import in_place
+from tensorplug.ops.table import OPS, apply, op
 
 _FLAGS = {"input": Flags.INPUT, "param": Flags.PARAM}
 USAGES = {"weights": BufferUsage.WEIGHTS, "memory": BufferUsage.ANY}
