@@ -89,6 +89,16 @@ def test_a_conversation_is_saved(conversation: Conversation, tmp_path: Path) -> 
     assert (tmp_path / "text").read_text(encoding="utf-8") == "system: be\n"
 
 
+def test_a_conversation_with_bytes_that_are_no_utf8_is_saved_as_it_came(
+    conversation: Conversation, tmp_path: Path
+) -> None:
+    conversation.take("/system caf\udce9")
+
+    conversation.take(f"/save {tmp_path / 'text'}")
+
+    assert (tmp_path / "text").read_bytes() == b"system: caf\xe9\n"
+
+
 @pytest.mark.parametrize("line", ["/colour", "/undo", "/retry", "/save"])
 def test_what_cannot_be_done_is_said_and_the_program_goes_on(
     line: str, conversation: Conversation, capsys: pytest.CaptureFixture[str]

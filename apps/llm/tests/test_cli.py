@@ -188,6 +188,14 @@ def test_embed_reads_stdin_and_writes_one_json_object(encoder: Path) -> None:
     assert [len(vector) for vector in json.loads(result.stdout)["embeddings"]] == [64, 64]
 
 
+def test_embed_takes_only_line_ends_as_ends_of_texts(encoder: Path) -> None:
+    text = "a\x0cb\r\na\u2028b\n"
+
+    result = CliRunner().invoke(app, ["embed", str(encoder), "--json", *CHEAP], input=text)
+
+    assert len(json.loads(result.stdout)["embeddings"]) == 2
+
+
 def test_embed_without_a_text_says_so(encoder: Path) -> None:
     result = CliRunner().invoke(app, ["embed", str(encoder), *CHEAP], input="\n")
 

@@ -368,6 +368,29 @@ def test_forced_answer_is_a_call_of_a_tool(family: Family, seed: int) -> None:
     assert arguments == {} if call.name == "time" else arguments["city"] in ("Rome", "Oslo")
 
 
+@pytest.mark.parametrize("kind", [{}, {"type": ["object", "null"]}], ids=str)
+def test_forced_arguments_are_an_object(kind: Any) -> None:
+    pytest.importorskip("llguidance", reason="llguidance is not installed")
+    family = FAMILIES["hermes"]
+    function = {"name": "f", "parameters": {**kind, "properties": {}}}
+    tools = chat(tools=[{"type": "function", "function": function}], tool_choice="required").tools
+    assert tools is not None
+    tokenizer = tokenizer_of(family)
+    params = SamplingParams(grammar=prompts_of(family).grammar(tools))
+
+    def fits(arguments: str) -> bool:
+        constraint = Grammars(tokenizer).constraint(params)
+        assert constraint is not None
+        text = f'<tool_call>\n{{"name": "f", "arguments": {arguments}'
+        for token in tokenizer.encode(text, parse_special=True):
+            if not constraint.allowed()[token]:
+                return False
+            constraint.accept(token)
+        return True
+
+    assert (fits("{"), fits("1"), fits("null")) == (True, False, False)
+
+
 @every_family
 @pytest.mark.parametrize("required", [None, 7, "days"], ids=repr)
 def test_function_whose_schema_has_no_list_of_required_arguments_is_forced(

@@ -125,7 +125,8 @@ class Conversation:
         if not rest:
             raise OptionError("/save: names no file; give one")
         try:
-            Path(rest).write_text(self._text() + "\n", encoding="utf-8")
+            # Bytes of the terminal that are no UTF-8 are written as they came.
+            Path(rest).write_bytes(f"{self._text()}\n".encode(errors="surrogateescape"))
         except OSError as error:
             raise OptionError(f"/save: {rest}: {error.strerror}; give another file") from error
 

@@ -32,7 +32,7 @@ def embed(
     loading: Loading,
     output: Output,
 ) -> None:
-    """Write the embedding of each line, as a line of numbers."""
+    """Write the embedding of each line that is not empty, as a line of numbers."""
     with reporting(traceback=output.traceback):
         texts = _lines(file)
         with loaded(model, loading) as found, showing_progress("embedding", "texts") as done:
@@ -52,7 +52,7 @@ def _numbers(vector: Floats) -> list[float]:
 def _lines(file: str) -> list[str]:
     """The lines that are not empty. Raises OptionError."""
     text = read_text(file, MOST_TEXT, give="a text, or - for stdin", shorten="embed it in parts")
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in text.replace("\r\n", "\n").split("\n") if line.strip()]
     if not lines:
         raise OptionError(f"{file}: has no lines with text in them; give one text a line")
     return lines

@@ -535,9 +535,19 @@ def _schemas(tools: Sequence[Tool]) -> list[str]:
     """The rules `arguments_0` and so on."""
     space = {"x-guidance": {"whitespace_pattern": SPACE}}
     return [
-        f"arguments_{i}: %json {json.dumps({**tool.parameters, **space})}"
+        f"arguments_{i}: %json {json.dumps({**_of_an_object(tool.parameters), **space})}"
         for i, tool in enumerate(tools)
     ]
+
+
+def _of_an_object(parameters: Object) -> Object:
+    """The schema for objects only: arguments of a call are nothing else."""
+    kind = parameters.get("type", ["object"])
+    return (
+        {**parameters, "type": "object"}
+        if isinstance(kind, list) and "object" in kind
+        else parameters
+    )
 
 
 PLAIN = {"string": "text", "integer": "INTEGER", "number": "NUMBER", "boolean": "BOOLEAN"}
