@@ -89,7 +89,7 @@ def test_a_conversation_is_saved(conversation: Conversation, tmp_path: Path) -> 
     assert (tmp_path / "text").read_text(encoding="utf-8") == "system: be\n"
 
 
-def test_a_conversation_with_bytes_that_are_no_utf8_is_saved_as_it_came(
+def test_bytes_outside_utf8_are_saved_as_they_came(
     conversation: Conversation, tmp_path: Path
 ) -> None:
     conversation.take("/system caf\udce9")

@@ -125,7 +125,7 @@ class Conversation:
         if not rest:
             raise OptionError("/save: names no file; give one")
         try:
-            # Bytes of the terminal that are no UTF-8 are written as they came.
+            # Bytes of the terminal outside UTF-8 are written as they came.
             Path(rest).write_bytes(f"{self._text()}\n".encode(errors="surrogateescape"))
         except OSError as error:
             raise OptionError(f"/save: {rest}: {error.strerror}; give another file") from error

@@ -541,13 +541,10 @@ def _schemas(tools: Sequence[Tool]) -> list[str]:
 
 
 def _of_an_object(parameters: Object) -> Object:
-    """The schema for objects only: arguments of a call are nothing else."""
+    """The schema for objects only: the arguments of a call are one."""
     kind = parameters.get("type", ["object"])
-    return (
-        {**parameters, "type": "object"}
-        if isinstance(kind, list) and "object" in kind
-        else parameters
-    )
+    may_differ = isinstance(kind, list) and "object" in kind
+    return {**parameters, "type": "object"} if may_differ else parameters
 
 
 PLAIN = {"string": "text", "integer": "INTEGER", "number": "NUMBER", "boolean": "BOOLEAN"}
