@@ -60,21 +60,6 @@ def x_in() -> Tensor:
 # --- where nodes go ----------------------------------------------------------------------------
 
 
-def test_memory_of_weights_that_was_closed_is_not_used(rig: Rig) -> None:
-    w = rig.fast.place("w", np.eye(4, dtype=np.float32), usage=tp.WEIGHTS)
-    x = x_in()
-    y = tp.mul_mat(w, x)
-    schedule = rig.scheduler.schedule(y)
-    schedule.run({x: X})
-    assert w.place is not None
-    w.place.buffer.close()
-
-    with pytest.raises(Closed, match="is closed"):
-        schedule.run({x: X})
-    with pytest.raises(Closed, match="is closed"):
-        rig.scheduler.schedule(y)
-
-
 def test_node_runs_where_its_weights_are(rig: Rig) -> None:
     w = rig.fast.place("w", np.eye(4, dtype=np.float32), usage=tp.WEIGHTS)
     y = tp.mul_mat(w, x_in())
@@ -433,6 +418,21 @@ def test_reserve_makes_room_for_the_largest_graph(rig: Rig) -> None:
     rig.scheduler.schedule(tp.relu(x_in()))
 
     assert rig.scheduler.buffer_size(rig.slow) == size == 2 * 64 * 64 * 4
+
+
+def test_memory_of_weights_that_was_closed_is_not_used(rig: Rig) -> None:
+    w = rig.fast.place("w", np.eye(4, dtype=np.float32), usage=tp.WEIGHTS)
+    x = x_in()
+    y = tp.mul_mat(w, x)
+    schedule = rig.scheduler.schedule(y)
+    schedule.run({x: X})
+    assert w.place is not None
+    w.place.buffer.close()
+
+    with pytest.raises(Closed, match="is closed"):
+        schedule.run({x: X})
+    with pytest.raises(Closed, match="is closed"):
+        rig.scheduler.schedule(y)
 
 
 def test_plan_of_a_closed_schedule_serves_the_next_graph_of_its_structure(rig: Rig) -> None:

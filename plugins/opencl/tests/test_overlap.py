@@ -69,3 +69,12 @@ def test_batches_are_queued_behind_work_that_has_not_begun(
     assert gate.opened_by == "the test"
     assert null.computed == ["relu"] * batches
     assert waiting == [False] * batches
+
+
+def test_threads_may_wait_for_a_stream_that_another_has_closed(device):
+    stream = device.open()
+    stream.close()
+
+    stream.drain()
+
+    assert not stream.has_failed

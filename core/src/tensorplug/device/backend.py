@@ -216,7 +216,7 @@ class Backend(Resource, ABC):
         """Wait for queued work. A synchronous backend does nothing here.
 
         Any thread may call this, because a buffer waits for the streams of its device before it is
-        freed.
+        freed; also when another thread has just closed the stream, and nothing is left to wait for.
         """
 
     def _has_failed(self) -> bool:

@@ -347,8 +347,8 @@ def in_place(node: Tensor) -> Tensor:
     """Return a copy of `node` that is computed over the memory of a source: an effect.
 
     The source is the first one that the op may replace and that has the layout of the result.
-    Other views of its memory are copied first: they are read as they were.
-    Raises GraphError if there is none.
+    Raises GraphError if there is none. Other sources that lie over its memory are copied first, so
+    the op reads them as they were.
 
     >>> with tp.open("cpu") as cpu:
     ...     total = cpu.place("total", np.zeros(3, np.float32))
@@ -361,7 +361,7 @@ def in_place(node: Tensor) -> Tensor:
         raise GraphError(
             f"in_place: {node} cannot replace a source: none that its op may replace has its layout"
         )
-    operands = tuple(t if t is None or not overlap(t, target) else cont(t) for t in node.operands)
+    operands = tuple(cont(t) if t is not None and overlap(t, target) else t for t in node.operands)
     return Tensor(
         node.dtype,
         node.ne,

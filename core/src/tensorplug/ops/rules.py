@@ -80,8 +80,8 @@ def overlap(source: Tensor, target: Tensor, *, equal: bool = False) -> bool:
     """True if two different views of one root may share bytes.
 
     The test compares the first and last bytes of the views, so views with interleaved elements
-    count as overlapping. A view and an equal view of the same elements count only
-    with `equal`.
+    count as overlapping. A view and an equal view of the same elements count with `equal` only:
+    for ops that read elements in another order than they write them.
     """
     if source.root is not target.root or not (source.size and target.size):
         return False

@@ -75,6 +75,7 @@ class Schedule(Resource):
         self.values = Values(self.graph)
         try:
             self.prepare()
+            self._check_memory()
             self.given_ids = given_ids(self.graph)
             check_constants(self.graph)
         except BaseException:
@@ -98,7 +99,6 @@ class Schedule(Resource):
         place_of = self.runs.lost.place_of
         self._memory = {place_of(t).buffer for t in self.graph.leafs if t.place is not None}
         try:
-            self._check_memory()
             arena, planned = self.runs.fleet.arena, self.planned
             arena.grow(planned.memory.sizes)
             for lane in self.runs.lanes():
@@ -222,7 +222,7 @@ class Schedule(Resource):
         return {t: host_data(t, data).copy() for t, data in inputs.items()}
 
     def _check_memory(self) -> None:
-        """Raises Closed where weights or other placed tensors have lost their memory."""
+        """Raise Closed where the memory of weights or of other placed tensors was closed."""
         for buffer in self._memory:
             buffer.check_open()
 

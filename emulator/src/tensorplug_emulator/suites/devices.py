@@ -87,6 +87,16 @@ class StreamTests:
         """
         return None
 
+    def test_threads_may_wait_for_a_stream_that_another_has_closed(
+        self, device: SimtDevice
+    ) -> None:
+        stream = device.open()
+        stream.close()
+
+        stream.drain()
+
+        assert not stream.has_failed
+
     def test_streams_that_nobody_orders_see_old_bytes(
         self, device: SimtDevice, filled: Callable[[], Buffer]
     ) -> None:

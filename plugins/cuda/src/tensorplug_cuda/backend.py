@@ -124,7 +124,9 @@ class CudaBackend(QueuedBackend):
 
     def _synchronize(self) -> None:
         with driver_errors(self.name), self._giving_up_held():
-            self.stream.synchronize()
+            stream = self.stream  # None where another thread has closed it, and its work is done
+            if stream is not None:
+                stream.synchronize()
 
     def _close(self) -> None:
         self.products.close()

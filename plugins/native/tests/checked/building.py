@@ -1,4 +1,4 @@
-"""The library and the driver `replay`, built in a folder with options of their own."""
+"""The library and the driver `replay`, built with options of their own, and tests with them."""
 
 import os
 import shutil

@@ -95,7 +95,7 @@ class OpenCLBackend(QueuedBackend):
 
     def _synchronize(self) -> None:
         with map_driver_errors(ERRORS, self.name), self._giving_up_held():
-            queue = self.queue  # None once another thread has closed the stream: its work is done
+            queue = self.queue  # None where another thread has closed it, and its work is done
             if queue is not None:
                 queue.finish()
 
