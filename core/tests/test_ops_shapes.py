@@ -194,6 +194,7 @@ SHAPES = {
         F32,
     ),
     "set": (lambda: tp.set(t(4, 3), t(4), offset=32), (4, 3), 2, F32),
+    "set a column": (lambda: tp.set(t(1, 3).T, t(2, 1)), (3, 1), 2, F32),
     "flash_attn_ext": (
         lambda: tp.flash_attn_ext(
             t(64, 5, 8, 2),

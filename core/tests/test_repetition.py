@@ -131,6 +131,26 @@ def test_set_rows_copies_rows_first_that_lie_in_its_table() -> None:
     np.testing.assert_array_equal(memory.value(table).reshape(8, 3), wanted.astype(np.float64))
 
 
+def test_optimizer_copies_a_gradient_first_that_lies_in_its_weights() -> None:
+    memory = tp.input("memory", (6,), tp.F32)
+    settings = tp.input("settings", (2,), tp.F32)
+    step = tp.opt_step_sgd(memory[1:5], memory[:4], settings)
+
+    done = reference.execute(
+        tp.Graph(step), {memory: np.arange(6, dtype=np.float32), settings: [1.0, 0.0]}
+    )
+
+    assert done.value(step).ravel().tolist() == [1, 1, 1, 1]
+
+
+def test_optimizer_refuses_weights_over_their_moments() -> None:
+    memory = tp.input("memory", (6,), tp.F32)
+    grad, settings = tp.input("grad", (4,), tp.F32), tp.input("settings", (7,), tp.F32)
+
+    with pytest.raises(tp.ShapeError, match="x and m overlap; give each memory of its own"):
+        tp.opt_step_adamw(memory[:4], grad, memory[1:5], grad + 1, settings)
+
+
 def test_set_rows_may_permute_the_rows_of_its_table() -> None:
     table, ids = tp.input("table", (4, 3), tp.F32), tp.input("ids", (4,), tp.I32)
     data = numbers(4, 3)

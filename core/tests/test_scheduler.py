@@ -351,6 +351,13 @@ def test_value_for_a_tensor_that_is_no_input_is_refused(rig: Rig) -> None:
         schedule.run({x: X, y: X})
 
 
+def test_an_array_in_place_of_inputs_is_refused(rig: Rig) -> None:
+    schedule = rig.scheduler.schedule(tp.relu(x_in()))
+
+    with pytest.raises(GraphError, match=r"^inputs is of type ndarray; give data by tensors, as "):
+        schedule.run(X)
+
+
 def test_result_read_after_a_later_run_is_stale(rig: Rig) -> None:
     x = x_in()
     y = tp.relu(x)

@@ -109,6 +109,16 @@ def test_numbers_that_do_not_fit_are_refused(dtype, data, message: str) -> None:
     assert str(error.value) == f"{tensor}: {message}"
 
 
+def test_values_in_place_of_stored_blocks_are_refused(null: NullDevice) -> None:
+    with null.open() as backend, pytest.raises(tp.DTypeError) as error:
+        backend.place("w", np.zeros((2, 64), np.float32), dtype="q4_0")
+
+    assert str(error.value) == (
+        "w: takes the stored blocks of q4_0 as uint8, got float32; encode the values first, or "
+        "cast() them in a graph"
+    )
+
+
 def test_block_types_take_rows_of_stored_bytes() -> None:
     tensor = leaf("w", (3, 64), tp.Q4_0)
     rows = np.zeros((3, 36), np.uint8)

@@ -212,6 +212,13 @@ def test_unknown_mode_lists_the_known_ones(stored: MakeFile, null: NullDevice) -
     assert str(caught.value) == "weights: 'small' is unknown; choose auto, f32, packed, mapped"
 
 
+def test_name_in_place_of_a_device_is_refused(stored: MakeFile) -> None:
+    with stored(ARRAYS) as file, pytest.raises(OptionError) as caught:
+        load_weights(file, {"table": "cpu"})
+
+    assert str(caught.value) == "homes has 'cpu'; give devices, as of tensorplug.device()"
+
+
 def test_remote_device_reads_weights_from_its_own_file(stored: MakeFile) -> None:
     seen: list[tuple[str, int, int]] = []
 

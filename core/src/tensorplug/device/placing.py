@@ -122,6 +122,11 @@ def place(
 
 def _spec(name: str, array: Array, kind: DType) -> Tensor:
     shape = array.shape
+    if kind.is_block and array.dtype != kind.storage:
+        raise DTypeError(
+            f"{name}: takes the stored blocks of {kind.name} as {kind.storage}, got {array.dtype}; "
+            "encode the values first, or cast() them in a graph"
+        )
     if kind.is_block and shape:
         shape = (*shape[:-1], shape[-1] // kind.size * kind.block)
     return leaf(name, shape, kind)

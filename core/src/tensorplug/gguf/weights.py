@@ -142,6 +142,9 @@ def _groups(
     looked_up: Iterable[str],
 ) -> list[_Group]:
     devices = list(dict.fromkeys(homes.values()))
+    for device in devices:
+        if not isinstance(device, Device):
+            raise OptionError(f"homes has {device!r}; give devices, as of tensorplug.device()")
     wanted = _checked(mode, devices)
     few_rows = frozenset(looked_up)
     groups = []

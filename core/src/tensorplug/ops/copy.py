@@ -333,12 +333,12 @@ def _window(
 ) -> Mapping[str, int]:
     """The parameters of a window of the shape of `part`. Raises ShapeError."""
     nb = a.nb[: part.rank] if strides is None else nb_of(strides, part.rank, where)
-    if nb[:1] not in ((), (a.dtype.size,)):
+    if part.ne[0] > 1 and nb[0] != a.dtype.size:
         raise ShapeError(
             f"{where}: the last stride is {nb[0]} bytes, and elements of a row are "
             f"{a.dtype.size} bytes apart; transpose both tensors first"
         )
-    # Dimensions that `part` does not have are of size 1, so their strides are never used.
+    # Strides of dimensions of size 1, as are those that `part` does not have, are never used.
     steps = (*nb[1:], *a.nb[max(part.rank, 1) :])
     return dict(zip(("nb1", "nb2", "nb3"), steps, strict=True))
 

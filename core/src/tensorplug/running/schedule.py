@@ -186,7 +186,7 @@ class Schedule(Resource):
         run again.
         """
         self.runs.check_processes()
-        attempt = Attempt(self.runs, self, inputs=self._taken(inputs or {}))
+        attempt = Attempt(self.runs, self, inputs=self._taken(inputs))
         return until_done(attempt, partial(self._queue, observer, self._results))
 
     @final
@@ -199,15 +199,21 @@ class Schedule(Resource):
         all batches in flight and for each node that the observer looks at.
         """
         self.runs.check_processes()
-        taken = self._taken(inputs or {})
+        taken = self._taken(inputs)
         attempt = Attempt(self.runs, self, inputs=taken, in_flight=True)
         return until_done(attempt, partial(self._queue, observer, partial(self._flight, observer)))
 
-    def _taken(self, inputs: Mapping[Tensor, Any]) -> Mapping[Tensor, Any]:
+    def _taken(self, inputs: Mapping[Tensor, Any] | None) -> Mapping[Tensor, Any]:
         """Check the inputs of a run; copies of them if a later attempt may need them again.
 
         Raises GraphError, NotAllocated.
         """
+        inputs = {} if inputs is None else inputs
+        if not isinstance(inputs, Mapping):
+            raise GraphError(
+                f"inputs is of type {type(inputs).__name__}; give data by tensors, as in "
+                "schedule({x: batch})"
+            )
         known = self.graph.inputs
         for tensor in inputs:
             if tensor not in known:
