@@ -180,6 +180,14 @@ def test_command_answers_lines_of_stdin(model_file: Write) -> None:
     assert "user: he" in result.stdout
 
 
+def test_command_takes_bytes_that_are_no_utf_8(model_file: Write) -> None:
+    arguments = ["chat", str(model_file()), "--device", "cpu?threads=1", "--tokens", "3"]
+
+    result = CliRunner().invoke(app, [*arguments, "--temperature", "0"], input=b"h\xe9\n")
+
+    assert result.exit_code == 0
+
+
 PRESSED = """
 import os, signal
 from tensorplug_llm.cli.chatting import Stopped, interruptible

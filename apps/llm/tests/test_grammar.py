@@ -1,8 +1,10 @@
 """Schemas and grammars: random tokens that the masks allow make texts that follow them."""
 
 import importlib.util
+import itertools
 import json
 import re
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +15,7 @@ from tensorplug.errors import OptionError, TensorplugError
 from tensorplug.gguf import open_gguf
 from tensorplug_llm import find_model
 from tensorplug_llm.sampling import MOST_CONSTRAINT, Grammars, Sampler, SamplingParams
+from tensorplug_llm.sampling.gbnf import lark_of_gbnf
 from tensorplug_llm.tokenizer import Tokenizer, load_tokenizer
 
 needs_smollm2 = pytest.mark.skipif(
@@ -103,6 +106,134 @@ def test_random_text_follows_the_grammar(
     assert re.fullmatch(pattern, text)
 
 
+def follows(tokenizer: Tokenizer, grammars: Grammars, grammar: str, text: str) -> bool:
+    """Whether a whole text, taken token by token, is one of the grammar."""
+    constraint = grammars.constraint(SamplingParams(grammar=grammar))
+    assert constraint is not None
+    for token in tokenizer.encode(text, add_special=False):
+        if not constraint.allowed()[token]:
+            return False
+        constraint.accept(token)
+    return bool(constraint.allowed()[list(tokenizer.end_of_generation)].any())
+
+
+JSON = r"""
+root ::= object
+value ::= object | array | string | number | ("true" | "false" | "null") ws
+object ::= "{" ws ( string ":" ws value ("," ws string ":" ws value)* )? "}" ws
+array ::= "[" ws ( value ("," ws value)* )? "]" ws
+string ::= "\"" ( [^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) )* "\"" ws
+number ::= "-"? ([0-9] | [1-9] [0-9]{0,15}) ("." [0-9]+)? ([eE] [-+]? [0-9]{1,15})? ws
+ws ::= | " " | "\n" [ \t]{0,20}
+"""
+LANGUAGES = {
+    "what follows a run may start like it": (
+        'root ::= dashes "-\\n" [a-z]+\ndashes ::= "-"+',
+        ("--\nq", "---\nab"),
+        ("-\nq", "--q"),
+    ),
+    "a run may hold what follows it": (
+        'root ::= word "." ext\nword ::= [a-z.]+\next ::= "txt"',
+        ("a.txt", "a.b.txt"),
+        ("atxt", "a.b"),
+    ),
+    "a dot is any character": ("root ::= .", ("\n", "x", "é"), ("", "xx")),
+    "signs of regular expressions": (
+        r"root ::= [a&&b/] [-x] [^\]]",
+        ("&--", "/x/"),
+        ("a&b", "-xa"),
+    ),
+    "escapes": (r'root ::= "\u00e9" "\U0001F600\x41\t" [a\-z]', ("é😀A\t-",), ("é😀A\tb",)),
+    "tabs and comments": ('root ::= "a\tb" # "c"\n# d\n', ("a\tb",), ("ab",)),
+    "numbers of times": (
+        'root ::= "a"{0} ("b" "c"){0,0} "d"{2} [e]{1,} "fg"{0,2}',
+        ("dde", "ddeeefgfg"),
+        ("ade", "bcdde", "dd", "ddefgg"),
+    ),
+    "names": (
+        'root ::= start 1st Foo foo a-b\nstart ::= "1"\n1st ::= "2"\nFoo ::= "3"\nfoo ::= "4"\n'
+        'a-b ::= "5"',
+        ("12345",),
+        ("12435",),
+    ),
+    "nothing": ('root ::= ("a" | )* ( ) "" "b" | ', ("", "b", "aab"), ("a",)),
+    "lines within parentheses": ('root ::= (\n "a"\n | "b"\n) "c"', ("ac", "bc"), ("c",)),
+    "recursion": ('root ::= "(" root ")" | [xy]+', ("x", "((xy))"), ("((x)", "()")),
+    "JSON": (JSON, ('{"a": [1, 2.5e3, "x\\n", {}], "b": null}',), ('{"a" 1}', '{"a":1,}', "1")),
+}
+
+
+@needs_smollm2
+@needs_llguidance
+@pytest.mark.parametrize("name", LANGUAGES)
+def test_grammar_in_gbnf_allows_its_texts_and_no_others(
+    name: str, tokenizer: Tokenizer, grammars: Grammars
+) -> None:
+    grammar, texts, others = LANGUAGES[name]
+
+    found = {text: follows(tokenizer, grammars, grammar, text) for text in (*texts, *others)}
+
+    assert found == {**dict.fromkeys(texts, True), **dict.fromkeys(others, False)}
+
+
+@pytest.mark.parametrize(
+    ("grammar", "message"),
+    [
+        ('root ::= "a', "line 1: '\"a' is not GBNF"),
+        ("root ::=\n a", "line 2: there is no rule 'a'"),
+        ('x ::= "a"', "there is no rule 'root', with which a text starts"),
+        ('root ::= ("a"\nx ::= "b"', "line 2: a parenthesis is open at the end of a rule"),
+        ('root ::= "a")', "line 1: a parenthesis is closed that is not open"),
+        ('root ::= | * "a"', "line 1: there is nothing before * to repeat"),
+        ('root ::= "a"+{2}', "line 1: there is nothing before {2} to repeat"),
+        ("root ::= [z-a]", "line 1: the range z-a runs backwards"),
+        ("root ::= []", "line 1: [] allows no character"),
+        (r'root ::= "\d"', r"line 1: '\\d' starts with an unknown escape"),
+        (r"root ::= [\ud800]", r"line 1: there is no character \ud800"),
+        ('root ::= "a"\nroot ::= "b"', "line 2: rule 'root' is there twice"),
+        ('"a"\nroot ::= "b"', "line 1: a rule starts with its name and ::="),
+    ],
+)
+def test_mistakes_in_gbnf_are_told_with_their_line(grammar: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        lark_of_gbnf(grammar)
+
+
+@needs_smollm2
+@needs_llguidance
+def test_texts_of_one_request_share_the_time_that_masks_may_take(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A clock of which each mask takes 0.12 s, 0.1 s more than it gives.
+    clock = itertools.count()
+    monkeypatch.setattr(time, "thread_time", lambda: 0.12 * next(clock))
+    first = grammars.constraint(SamplingParams(json_schema={}))
+    assert first is not None
+
+    for constraint in (first, first.copy()):
+        for _ in range(5):
+            assert constraint.allowed().any()
+    with pytest.raises(OptionError) as error:
+        first.copy().allowed()
+
+    assert str(error.value) == (
+        "sampling: json_schema: takes more than 20 ms for each token; simplify it"
+    )
+
+
+@needs_smollm2
+@needs_llguidance
+def test_schema_without_end_is_refused_in_one_line(grammars: Grammars) -> None:
+    constraint = grammars.constraint(SamplingParams(json_schema={"$ref": "#"}))
+    assert constraint is not None
+
+    with pytest.raises(OptionError) as error:
+        constraint.allowed()
+
+    assert str(error.value).startswith("sampling: json_schema: cannot be followed: ")
+    assert "<state>" not in str(error.value)
+
+
 @needs_smollm2
 @needs_llguidance
 def test_two_texts_of_one_grammar_do_not_disturb_each_other(
@@ -144,7 +275,7 @@ def test_blanks_between_parts_of_json_come_to_an_end(
     ("asked", "start"),
     [
         ({"json_schema": {"type": "objekt"}}, "sampling: json_schema: Invalid type: objekt; "),
-        ({"grammar": "root ::= ["}, "sampling: grammar: Failed to convert the grammar from GBNF"),
+        ({"grammar": "root ::= \n["}, "sampling: grammar: line 2: '[' is not GBNF; correct it"),
         ({"grammar": "start: /[/"}, "sampling: grammar: at 1(8): invalid regex "),
     ],
 )

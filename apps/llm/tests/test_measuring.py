@@ -137,4 +137,4 @@ def test_text_too_short_to_predict_is_refused(model: LanguageModel) -> None:
         perplexity(model, "hey")
 
     assert str(caught.value).startswith("perplexity: ")
-    assert str(caught.value).endswith(" tokens of text in windows of 512; at least 4 are needed")
+    assert str(caught.value).endswith(" tokens of text in windows of 512; at least 5 are needed")

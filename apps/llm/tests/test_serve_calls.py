@@ -341,12 +341,11 @@ def test_tools_of_a_template_that_has_none_are_refused() -> None:
 # --- forced calls --------------------------------------------------------------------------------
 
 
-@every_family
-@pytest.mark.parametrize("seed", range(4))
-def test_forced_answer_is_a_call_of_a_tool(family: Family, seed: int) -> None:
+def forced_call(family: Family, seed: int, **asked: Any) -> tuple[str, Any]:
+    """Name and arguments of a call of random tokens that the grammar allows."""
     pytest.importorskip("llguidance", reason="llguidance is not installed")
     prompts, tokenizer = prompts_of(family), tokenizer_of(family)
-    wanted = chat(tool_choice="required").tools
+    wanted = chat(tool_choice="required", **asked).tools
     assert wanted is not None
     params = SamplingParams(grammar=prompts.grammar(wanted))
     constraint = Grammars(tokenizer).constraint(params)
@@ -359,13 +358,41 @@ def test_forced_answer_is_a_call_of_a_tool(family: Family, seed: int) -> None:
             break
         constraint.accept(token)
         ids.append(token)
-
     decoder = tokenizer.stream(shown=prompts.shown())
     said, (call,) = parted(reader_of(family.template), [decoder.feed(id) for id in ids])
-
     assert not said
-    arguments = json.loads(call.arguments)
-    assert arguments == {} if call.name == "time" else arguments["city"] in ("Rome", "Oslo")
+    return call.name, json.loads(call.arguments)
+
+
+@every_family
+@pytest.mark.parametrize("seed", range(4))
+def test_forced_answer_is_a_call_of_a_tool(family: Family, seed: int) -> None:
+    name, arguments = forced_call(family, seed)
+
+    assert arguments == {} if name == "time" else arguments["city"] in ("Rome", "Oslo")
+
+
+@every_family
+@pytest.mark.parametrize("place", ["$defs", "definitions"])
+def test_schemas_of_forced_arguments_may_refer_to_definitions(family: Family, place: str) -> None:
+    parameters = {
+        "type": "object",
+        "properties": {
+            "city": {"$ref": f"#/{place}/town"},
+            "others": {"type": "array", "items": {"$ref": f"#/{place}/city"}, "maxItems": 2},
+        },
+        "required": ["city"],
+        "additionalProperties": False,
+        place: {
+            "town": {"$ref": f"#/{place}/city"},
+            "city": {"type": "string", "enum": ["Rome", "Oslo"]},
+        },
+    }
+    function = {"name": "weather", "parameters": parameters}
+
+    _, arguments = forced_call(family, 1, tools=[{"type": "function", "function": function}])
+
+    assert arguments["city"] in ("Rome", "Oslo")
 
 
 @pytest.mark.parametrize("kind", [{}, {"type": ["object", "null"]}], ids=str)

@@ -443,7 +443,8 @@ def timings_of(engine: Engine, streams: Sequence[Stream]) -> Timings:
         generated_tokens=len(times),
         decode_s=last - first,
         prefill_tokens_per_s=_rate(size, first - begin),
-        decode_tokens_per_s=_rate(sum(time > first for time in times), last - first),
+        # First tokens of texts come from the pass that reads the prompt.
+        decode_tokens_per_s=_rate(sum(len(s.times[1:]) for s in streams), last - first),
     )
 
 

@@ -48,9 +48,9 @@ def perplexity(
     start = time.perf_counter()
     ids = model.tokenizer.encode(text)
     size = min(window, len(ids))
-    if size < 4:
+    if size < 5:  # two tokens are predicted, whose losses differ
         raise OptionError(
-            f"perplexity: {len(ids)} tokens of text in windows of {window}; at least 4 are needed"
+            f"perplexity: {len(ids)} tokens of text in windows of {window}; at least 5 are needed"
         )
     windows = [ids[i : i + size] for i in range(0, len(ids) - size + 1, size)]
     losses: list[float] = []

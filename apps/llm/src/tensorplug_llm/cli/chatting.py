@@ -1,5 +1,6 @@
 """`chat`: a conversation with a model on the terminal."""
 
+import io
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -177,6 +178,8 @@ def reader() -> Callable[[], str]:
     """Reads a line of the terminal, which may be edited where the system has readline."""
     if sys.stdin.isatty() and find_spec("readline") is not None:
         import readline  # noqa: F401, PLC0415 - `input` uses it once it is imported
+    if isinstance(sys.stdin, io.TextIOWrapper):  # for bytes outside UTF-8
+        sys.stdin.reconfigure(errors="surrogateescape")
     return lambda: input(PROMPT if sys.stdin.isatty() else "")
 
 

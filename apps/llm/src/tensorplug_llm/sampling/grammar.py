@@ -2,18 +2,25 @@
 
 import importlib
 import threading
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from tensorplug.errors import OptionError, TensorplugError
+from tensorplug.errors import OptionError
+from tensorplug_llm.sampling.gbnf import is_gbnf, lark_of_gbnf
 from tensorplug_llm.sampling.params import SamplingParams
 
 SPACE = r"( |\n{1,2}[ \t]{0,20})?"
 """What may stand between the parts of JSON, as in llama.cpp: small models write blanks forever."""
+
+FIRST_SECONDS, TOKEN_SECONDS = 1.0, 0.02
+"""Seconds of a processor that the masks of one request may take, and more of them for each token:
+all texts of an engine wait for a mask."""
 
 
 class Vocabulary(Protocol):
@@ -63,41 +70,59 @@ class Grammars:
         matcher = library.LLMatcher(self._prepared, text, log_level=0)
         if matcher.is_error():
             raise OptionError(f"sampling: {name}: {_line(matcher.get_error())}; correct it")
-        return GrammarConstraint(matcher, self._tokenizer.vocab_size)
+        return GrammarConstraint(matcher, name, self._tokenizer.vocab_size, _Budget())
+
+
+@dataclass(slots=True)
+class _Budget:
+    """Seconds that are left to the masks of the texts of one request."""
+
+    seconds: float = FIRST_SECONDS
 
 
 class GrammarConstraint:
     """The tokens that may follow in one text.
 
     A mask takes 5 to 80 us (SmolLM2, Gemma 3; once in a text up to 3 ms), so that computing it in
-    parallel with a forward pass would gain nothing.
+    parallel with a forward pass would gain nothing. Some schemas take 100 ms, for a pattern of
+    60,000 digits; they are refused when the time of their request is over.
     """
 
-    def __init__(self, matcher: Any, size: int) -> None:
+    def __init__(self, matcher: Any, name: str, size: int, budget: _Budget) -> None:
         """Made by `Grammars.constraint`."""
         self._matcher = matcher
+        self._name = name
         self._size = size
+        self._budget = budget
 
     def allowed(self) -> npt.NDArray[np.bool_]:
-        """Whether each token may follow. Raises TensorplugError."""
+        """Whether each token may follow. Raises OptionError."""
+        start = time.thread_time()
         packed = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        self._budget.seconds += TOKEN_SECONDS - (time.thread_time() - start)
         self._check()
+        if self._budget.seconds < 0:
+            raise OptionError(
+                f"sampling: {self._name}: takes more than {TOKEN_SECONDS * 1000:g} ms for each "
+                "token; simplify it"
+            )
         return np.unpackbits(packed, count=self._size, bitorder="little").view(np.bool_)
 
     def accept(self, token: int) -> None:
-        """Go on behind a token. Raises TensorplugError."""
+        """Go on behind a token. Raises OptionError."""
         self._matcher.consume_token(token)
         self._check()
 
     def copy(self) -> "GrammarConstraint":
-        """The same constraint for another text; what was compiled is shared."""
-        return GrammarConstraint(self._matcher.deep_copy(), self._size)
+        """The same constraint for another text; what was compiled and the time are shared."""
+        matcher = self._matcher.deep_copy()
+        return GrammarConstraint(matcher, self._name, self._size, self._budget)
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise TensorplugError(
-                f"sampling: the grammar cannot be followed: {_line(self._matcher.get_error())}; "
-                "simplify the schema or grammar"
+            problem = self._matcher.get_error().partition("<state>")[0]
+            raise OptionError(
+                f"sampling: {self._name}: cannot be followed: {_line(problem)}; simplify it"
             )
 
 
@@ -147,8 +172,7 @@ class _Source:
 def _grammar(library: ModuleType, name: str, source: str) -> str:
     """A grammar in llguidance's own form. Raises ValueError."""
     if name == "grammar":
-        grammar: str = library.grammar_from("gbnf", source)
-        return grammar
+        return lark_of_gbnf(source) if is_gbnf(source) else source
     overrides = {"whitespace_pattern": SPACE}
     schema: str = library.LLMatcher.grammar_from_json_schema(source, None, overrides)
     return schema

@@ -12,6 +12,9 @@ MOST_CONSTRAINT = 1 << 16
 """Characters of a schema or grammar. One of this size takes up to 22 MiB and half a second; both
 grow faster than the size."""
 
+LARGEST = 1e9
+"""Of numbers that change logits, which are float32."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
@@ -61,18 +64,17 @@ class SamplingParams:
             _check_range(name, getattr(self, name), low, high)
         for name in _INTEGERS:
             _check_integer(name, getattr(self, name))
-        if self.repeat_penalty == 0:
-            raise OptionError("sampling: repeat_penalty is 0; give a number above 0, 1 for none")
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         for text in stop:
             if not isinstance(text, str) or not text:
                 raise OptionError(f"sampling: stop has {text!r}; give texts that are not empty")
         object.__setattr__(self, "stop", stop)
         for token, bias in self.logit_bias.items():
-            if not isinstance(token, int) or token < 0 or math.isnan(bias) or bias == math.inf:
+            fits = bias == -math.inf or abs(bias) <= LARGEST
+            if not isinstance(token, int) or token < 0 or not fits:
                 raise OptionError(
-                    f"sampling: logit_bias has {token!r}: {bias}; give ids of tokens, each with a "
-                    "finite number or -inf"
+                    f"sampling: logit_bias has {token!r}: {bias}; give ids of tokens, each with "
+                    f"-inf or a number from {-LARGEST:g} to {LARGEST:g}"
                 )
         object.__setattr__(self, "logit_bias", dict(self.logit_bias))
         if self.json_schema is not None:
@@ -110,10 +112,10 @@ _RANGES = (
     ("top_p", 0, 1),
     ("min_p", 0, 1),
     ("typical_p", 0, 1),
-    ("repeat_penalty", 0, math.inf),
+    ("repeat_penalty", 1 / LARGEST, LARGEST),
     ("repeat_last_n", -1, math.inf),
-    ("presence_penalty", -math.inf, math.inf),
-    ("frequency_penalty", -math.inf, math.inf),
+    ("presence_penalty", -LARGEST, LARGEST),
+    ("frequency_penalty", -LARGEST, LARGEST),
     ("seed", 0, math.inf),
     ("max_tokens", 1, math.inf),
     ("n", 1, math.inf),
@@ -128,13 +130,7 @@ def _check_range(name: str, value: float | None, low: float, high: float) -> Non
         return
     if isinstance(value, int | float) and math.isfinite(value) and low <= value <= high:
         return
-    wanted = (
-        f"from {low:g} to {high:g}"
-        if math.isfinite(high)
-        else f"of at least {low:g}"
-        if math.isfinite(low)
-        else "that is finite"
-    )
+    wanted = f"from {low:g} to {high:g}" if math.isfinite(high) else f"of at least {low:g}"
     raise OptionError(f"sampling: {name} is {value}; give a number {wanted}")
 
 

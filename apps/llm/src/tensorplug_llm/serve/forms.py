@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 from tensorplug_llm.sampling.grammar import SPACE
 from tensorplug_llm.serve.calls import Call, NoCall, Schemas, call_of
-from tensorplug_llm.serve.reading import Object
+from tensorplug_llm.serve.reading import Object, refuse, shown
 from tensorplug_llm.serve.tools import Tool
 
 Literal = Callable[[str], str]
@@ -35,6 +35,8 @@ Calls = tuple[list[Call], int] | None
 """The calls of a body and where they end; None while more must come."""
 MOST_OPTIONAL = 16
 """Optional arguments of a function that a forced call of FunctionGemma, GLM or LFM2 may give."""
+MOST_REFERENCES = 8
+"""References from one definition of a schema to the next."""
 MOST_HEAD = 200
 """Characters between the beginning of a call of gpt-oss and its arguments."""
 
@@ -256,6 +258,7 @@ class PythonForm:
         calls, rules = [], list[str]()
         for i, tool in enumerate(tools):
             properties, required = _arguments(tool.parameters)
+            _check_names(tool, properties)
             pairs = {}
             for j, (name, schema) in enumerate(properties.items()):
                 pairs[name] = f"{json.dumps(f'{name}=')} value_{i}_{j}"
@@ -385,6 +388,7 @@ class GemmaForm:
         calls = []
         for tool in tools:
             properties, required = _arguments(tool.parameters)
+            _check_names(tool, properties)
             needed = [name for name in properties if name in required]
             others = [name for name in properties if name not in needed][:MOST_OPTIONAL]
             given = _sequence(
@@ -562,12 +566,41 @@ def _pair(name: str, schema: Any, quote: str) -> str:
 
 
 def _arguments(parameters: Object) -> tuple[Mapping[str, Any], list[Any]]:
-    """The schemas of a function's arguments, and which of them must be there."""
+    """The schemas of a function's arguments, each whole, and which of them must be there."""
     properties, required = (parameters.get(key) for key in ("properties", "required"))
     return (
-        properties if isinstance(properties, Mapping) else {},
+        {name: _whole(schema, parameters) for name, schema in properties.items()}
+        if isinstance(properties, Mapping)
+        else {},
         required if isinstance(required, list) else [],
     )
+
+
+def _whole(schema: Any, root: Object) -> Any:
+    """A part of the schema `root` with what it refers to there."""
+    for _ in range(MOST_REFERENCES):
+        if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
+            break
+        found: Any = root
+        for key in schema["$ref"].removeprefix("#/").split("/"):
+            found = found.get(key) if isinstance(found, Mapping) else None
+        if not isinstance(found, Mapping):
+            break
+        schema = {**found, **{key: value for key, value in schema.items() if key != "$ref"}}
+    if '"$ref"' not in json.dumps(schema):
+        return schema
+    return {**{key: root[key] for key in ("$defs", "definitions") if key in root}, **schema}
+
+
+def _check_names(tool: Tool, names: Iterable[str]) -> None:
+    """Refuse names that are not read where a call has no quotes around them."""
+    for name in names:
+        if not re.fullmatch(r"[\w-]+", name, re.ASCII):
+            refuse(
+                "tools",
+                f"function {tool.name} has an argument {shown(name)}; name it with letters, "
+                "digits, _ or -, as calls of this model are forced",
+            )
 
 
 def _sequence(required: Sequence[str], optional: Sequence[str]) -> str:

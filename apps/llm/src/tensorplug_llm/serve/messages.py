@@ -37,7 +37,7 @@ def _message(name: str, value: Any) -> dict[str, Any]:
         refuse(f"{name}.role", f"is {shown(role)}; give one of {', '.join(ROLES)}")
     message: dict[str, Any] = {"role": ROLES[role], "content": fields.take("content", _content)}
     fields.take("name", reading.text)
-    for other in ("refusal", "annotations"):  # of answers that are sent back
+    for other in ("refusal", "annotations", "reasoning_content"):  # of answers that are sent back
         fields.take(other, reading.anything)
     for other in ("function_call", "audio"):
         if fields.take(other, reading.anything):
