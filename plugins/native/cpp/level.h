@@ -40,15 +40,5 @@ struct Level {
     bool (*encode)(int type, const float *values, const float *importance, int64_t columns, int64_t n, char *out);
 };
 
-extern const Level BASELINE;
-#if defined(TP_X86)
-extern const Level AVX2;
-extern const Level AVX512;
-extern const Level AVX512_BF16;
-#if defined(TP_AMX)
-extern const Level AMX;
-#endif
-#elif defined(TP_ARM64)
-extern const Level NEON;
-extern const Level NEON_DOT;
-#endif
+// Not each of them is compiled.
+extern const Level BASELINE, AVX2, AVX512, AVX512_BF16, AMX, NEON, NEON_DOT;

@@ -23,14 +23,19 @@ struct Known {
 // Slowest first.
 const Known LEVELS[] = {
     {&BASELINE, [] { return true; }},
-#if defined(TP_X86)
+#if defined(TP_HAS_AVX2)
     {&AVX2, runs_avx2},
+#endif
+#if defined(TP_HAS_AVX512)
     {&AVX512, runs_avx512},
+#endif
+#if defined(TP_HAS_AVX512_BF16)
     {&AVX512_BF16, runs_avx512_bf16},
-#if defined(TP_AMX)
+#endif
+#if defined(TP_HAS_AMX)
     {&AMX, runs_amx},
 #endif
-#elif defined(TP_ARM64)
+#if defined(TP_ARM64)
     {&NEON, [] { return true; }},
     {&NEON_DOT, runs_neon_dot},
 #endif
