@@ -140,9 +140,9 @@ class _Reader:
         self._item = None
 
     def _literal(self, written: str) -> str:
-        return (
-            f"/{''.join(_code(c) for c, _ in self._characters(written))}/" if written else _NOTHING
-        )
+        """One part for each character, of which another rule may have the first ones too."""
+        codes = [f"/{_code(character)}/" for character, _ in self._characters(written)]
+        return f"({' '.join(codes)})" if codes else _NOTHING
 
     def _set(self, written: str) -> str:
         inverted = written.startswith("^")
