@@ -26,7 +26,7 @@ _NOTHING = '""'
 
 def is_gbnf(text: str) -> bool:
     """Whether a grammar is in GBNF, and not in Lark."""
-    return any(token.lastgroup == "definition" for token in _TOKEN.finditer(text))
+    return re.search(r"^[ \t]*[\w-]+[ \t]*::=", text, re.MULTILINE) is not None
 
 
 def lark_of_gbnf(text: str) -> str:
