@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -67,6 +68,16 @@ def test_the_wheel_has_the_library_and_says_for_which_platform(wheels):
     assert "tensorplug_native/_native.so" in zipfile.ZipFile(wheel).namelist()
     assert wheel.name.startswith("tensorplug_native-0.2.0-py3-none-")
     assert not wheel.name.endswith("any.whl")
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="levels are those of x86")
+def test_the_wheel_has_levels_that_this_processor_may_lack(wheels):
+    with zipfile.ZipFile(wheels["tensorplug-native"]) as wheel:
+        library = wheel.read("tensorplug_native/_native.so")
+
+    for level in ("baseline", "avx2", "avx512", "avx512_bf16"):
+        assert f"{level}\0".encode() in library
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed")
