@@ -210,8 +210,8 @@ def test_texts_of_one_request_share_the_time_that_masks_may_take(
     first = grammars.constraint(SamplingParams(json_schema={}))
     assert first is not None
 
-    for constraint in (first, first.copy()):
-        for _ in range(5):
+    for constraint in (first, first.copy(), first):
+        for _ in range(3):
             assert constraint.allowed().any()
     with pytest.raises(OptionError) as error:
         first.copy().allowed()
@@ -224,11 +224,8 @@ def test_texts_of_one_request_share_the_time_that_masks_may_take(
 @needs_smollm2
 @needs_llguidance
 def test_schema_without_end_is_refused_in_one_line(grammars: Grammars) -> None:
-    constraint = grammars.constraint(SamplingParams(json_schema={"$ref": "#"}))
-    assert constraint is not None
-
     with pytest.raises(OptionError) as error:
-        constraint.allowed()
+        grammars.constraint(SamplingParams(json_schema={"$ref": "#"}))
 
     assert str(error.value).startswith("sampling: json_schema: cannot be followed: ")
     assert "<state>" not in str(error.value)

@@ -52,8 +52,8 @@ class Grammars:
     def constraint(self, params: SamplingParams) -> "GrammarConstraint | None":
         """What a text must follow, or None where the parameters ask for nothing.
 
-        Raises OptionError for a schema or a grammar that llguidance refuses, and where llguidance
-        is not installed.
+        Raises OptionError for a schema or a grammar that llguidance refuses or that no text
+        follows, and where llguidance is not installed.
         """
         if params.json_schema is None and params.grammar is None:
             return None
@@ -70,7 +70,11 @@ class Grammars:
         matcher = library.LLMatcher(self._prepared, text, log_level=0)
         if matcher.is_error():
             raise OptionError(f"sampling: {name}: {_line(matcher.get_error())}; correct it")
-        return GrammarConstraint(matcher, name, self._tokenizer.vocab_size, _Budget())
+        found = GrammarConstraint(matcher, name, self._tokenizer.vocab_size, _Budget())
+        # The first mask takes longest, up to 1.6 s for a pattern of a million digits. Here it is
+        # computed in the thread that asks, not in that of an engine with other texts.
+        found.allowed()
+        return found
 
 
 @dataclass(slots=True)
