@@ -64,8 +64,6 @@ class _Reader:
         """Where the open parentheses are among the parts of the rule."""
         self._item: int | None = None
         """Where the part starts that an operator would repeat."""
-        self._empty = True
-        """Whether the alternative has no part yet."""
         used: dict[str, int] = {}
         while self._at < len(text):
             token = _TOKEN.match(text, self._at)
@@ -99,9 +97,9 @@ class _Reader:
             self._end_alternative()
 
     def _end_alternative(self) -> None:
-        if self._empty:
+        if not self._parts or self._parts[-1] in ("(", "|"):
             self._parts.append(_NOTHING)
-        self._item, self._empty = None, True
+        self._item = None
 
     def _take(self, kind: str, written: str) -> None:
         """Add a token to the rule."""
@@ -112,23 +110,24 @@ class _Reader:
             if written == ")":
                 if not self._open:
                     raise self._fail("a parenthesis is closed that is not open")
-                self._item, self._empty = self._open.pop(), False
+                self._item = self._open.pop()
             self._parts.append(written)
         elif written == "(":
             self._open.append(len(self._parts))
             self._parts.append(written)
-            self._item, self._empty = None, True
+            self._item = None
         else:
-            self._item, self._empty = len(self._parts), False
-            self._parts.append(
-                _Name(written)
-                if kind == "rule"
-                else self._literal(written[1:-1])
-                if kind == "literal"
-                else self._set(written[1:-1])
-                if kind == "set"
-                else _ANY
-            )
+            self._item = len(self._parts)
+            self._parts.append(self._part(kind, written))
+
+    def _part(self, kind: str, written: str) -> str:
+        if kind == "rule":
+            return _Name(written)
+        if kind == "literal":
+            return self._literal(written[1:-1])
+        if kind == "set":
+            return self._set(written[1:-1])
+        return _ANY
 
     def _repeat(self, times: str) -> None:
         if self._item is None:
