@@ -10,7 +10,7 @@ import tensorplug as tp
 from tensorplug import transfer
 from tensorplug.device import Plan
 from tensorplug.device.plan import NodePlan
-from tensorplug.errors import ConcurrentUse
+from tensorplug.errors import Closed, ConcurrentUse
 from tensorplug.graph.tensor import Place
 from tensorplug_testing.null import NullDevice
 from tensorplug_testing.timeline import Timeline
@@ -82,6 +82,24 @@ def test_plan_takes_other_places(null: NullDevice) -> None:
         plan.run()
 
     assert transfer.read(y, there.bindings).tolist() == [10] * 4
+
+
+@pytest.mark.parametrize("which", ["read", "written"])
+def test_plan_does_not_run_over_memory_that_was_closed(null: NullDevice, which: str) -> None:
+    x = x_(4)
+    y = tp.relu(x)
+    memory = {"read": null.buffer_type.alloc(64), "written": null.buffer_type.alloc(64)}
+    places = {x: Place(memory["read"], 0), y: Place(memory["written"], 0)}
+
+    with null.open() as backend:
+        plan = backend.plan(tp.Part.of(tp.Graph(y), tp.Bindings(places)))
+        plan.run()
+        memory[which].close()
+        with pytest.raises(Closed) as error:
+            plan.run()
+
+    assert str(error.value) == "<NullBuffer null:0, closed>: is closed; make a new one"
+    assert null.computed == ["relu"]
 
 
 def test_plan_takes_another_graph_of_the_same_structure_only(null: NullDevice) -> None:

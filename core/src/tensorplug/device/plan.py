@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tensorplug.device.backend import Backend
+    from tensorplug.device.buffer import Buffer
     from tensorplug.fusion.formulas import Group
 
 
@@ -25,12 +26,17 @@ class Plan(Resource, ABC):
         self.backend = backend
         self.bound = bound
         self._turn = Turnstile(f"plan on {backend.name}")
+        self._bound_buffers: frozenset[Buffer] | None = None
 
     @final
     def run(self) -> None:
-        """Queue the whole part. An asynchronous backend returns before the work is done."""
+        """Queue the whole part. An asynchronous backend returns before the work is done.
+
+        Raises Closed if the plan, or memory of one of its tensors, was closed.
+        """
         with self._turn, self.backend._turn, blaming(self.backend.device):
             self.check_open()
+            self._check_memory()
             for watch in self.backend.watches:
                 watch.runs(self.backend, self.bound)
             try:
@@ -67,7 +73,16 @@ class Plan(Resource, ABC):
                     f"{self!r}: cannot run {bound!r}, which has another structure; plan it"
                 )
             self.bound = bound
+            self._bound_buffers = None
             self._rebind()
+
+    def _check_memory(self) -> None:
+        if self._bound_buffers is None:
+            where = self.bound.bindings
+            tensors = (*self.bound.leafs, *self.bound.nodes)
+            self._bound_buffers = frozenset(where.where(t).buffer for t in tensors if where.has(t))
+        for buffer in self._bound_buffers:
+            buffer.check_open()
 
     @abstractmethod
     def _run(self) -> None:
