@@ -92,7 +92,7 @@ FATAL: Mapping[str, tuple[str, str]] = {
     ),
     "hang": (
         plugin_source(score="import threading; threading.Event().wait()"),
-        "it hangs: 3 s were up while it was imported and asked for its score; " + remedy("hang"),
+        "it hangs: 8 s were up while it was imported and asked for its score; " + remedy("hang"),
     ),
 }
 
@@ -249,7 +249,7 @@ def test_a_crash_and_a_hang_are_rows_beside_a_backend_that_works(tmp_path, comma
     for name, (source, _) in FATAL.items():
         add(site, name, source)
 
-    done = tensorplug(site, *command, "--json", "--timeout", "3")
+    done = tensorplug(site, *command, "--json", "--timeout", "8")
 
     assert done.stderr == ""
     assert rows(done.stdout) == {
