@@ -130,6 +130,7 @@ inline __attribute__((always_inline)) void dots8(const char *row, int64_t apart,
     const int64_t units = units_of(k), whole = k / (GROUP * GROUPS8);
     SumsOf<TYPE, M> sums[R];
     for (int64_t u = 0; u < whole; u++) {
+#pragma GCC unroll 4
         for (int r = 0; r < R; r++) {
             const char *unit = row + r * apart + u * SIZE;
             prefetch_at<2>(unit, 1, AHEAD / R, SIZE);
@@ -138,12 +139,14 @@ inline __attribute__((always_inline)) void dots8(const char *row, int64_t apart,
     }
     if (B::GROUPS < GROUPS8 && whole < units) {
         const int64_t groups = k / GROUP - whole * GROUPS8;
+#pragma GCC unroll 4
         for (int r = 0; r < R; r++) {
             const char *unit = row + r * apart + whole * SIZE;
             prefetch_at<2>(unit, 1, AHEAD / R, SIZE * groups / GROUPS8);
             sums[r].add((const byte *)unit, x + whole, units, (int)groups);
         }
     }
+#pragma GCC unroll 4
     for (int r = 0; r < R; r++) {
         for (int j = 0; j < M; j++) out[r * out_apart + j * out_step] = sums[r].total(j);
     }
