@@ -294,6 +294,17 @@ REFUSED = {
         tp.ShapeError,
         "acc: the part ends at byte 56 of 48, or a is not contiguous; got a [3, 4], part [2, 2]",
     ),
+    "part with steps backwards": (
+        lambda: tp.set(t(4, 4), t(4, 2), strides=(-16, 4), offset=16),
+        tp.ShapeError,
+        "set: nb1 = -16 bytes is negative, or no multiple of an element's 4; "
+        "got a [4, 4], part [2, 4]",
+    ),
+    "part between elements": (
+        lambda: tp.set(t(4, 4), t(4, 2), offset=3),
+        tp.ShapeError,
+        "set: offset = 3 is not a multiple of an element's 4 bytes; got a [4, 4], part [2, 4]",
+    ),
     "more than a row's largest": (
         lambda: tp.top_k(t(4), 5),
         tp.ShapeError,

@@ -765,6 +765,22 @@ def test_only_the_experts_in_use_are_copied() -> None:
     rig.close()
 
 
+def test_some_rows_of_the_experts_in_use_are_copied_up_to_the_last_row() -> None:
+    rig = Rig(kernels={"mul_mat_id": expert_product}, offloads={"mul_mat_id"})
+    weights = np.random.default_rng(1).standard_normal((4, 64, 8)).astype(np.float32)
+    w = rig.slow.place("experts", weights, usage=tp.WEIGHTS)
+    x, ids = tp.input("x", (1, 1, 8), tp.F32), tp.input("ids", (1, 2), tp.I32)
+    y = tp.mul_mat_id(w[:, 62:], x, ids)
+    rig.cpu._kernels["mul_mat_id"] = expert_product
+    schedule = rig.scheduler.schedule(y)
+
+    result = schedule.run({x: np.ones((1, 1, 8)), ids: np.array([[3, 0]])})[y]
+
+    assert schedule.device_of(y) == "gpu:0"
+    np.testing.assert_allclose(result[0], weights[[3, 0], 62:].sum(-1), rtol=1e-4, atol=1e-5)
+    rig.close()
+
+
 def test_debug_log_holds_the_whole_explanation(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("DEBUG", logger="tensorplug.running"):
         schedule = rig.scheduler.schedule(tp.relu(x_in()))

@@ -497,3 +497,14 @@ def test_stream_that_cannot_be_opened_leaves_none_of_its_parts():
         both.open()
 
     assert (both.children, parts[0].children) == ([], [])
+
+
+def test_tensor_of_another_group_with_more_devices_is_copied(group):
+    two, three = group(2), group(3)
+    values = numbers(6, 16)
+    w = two.place("w", values)
+    cache = three.backend.place("cache", np.zeros((6, 16), np.float32))
+    y = tp.cpy(w, cache)
+
+    with tp.open("cpu") as cpu, tp.Scheduler([two.backend, three.backend, cpu]) as scheduler:
+        np.testing.assert_array_equal(scheduler.schedule(y).run()[y], values)

@@ -259,7 +259,9 @@ class MetaDevice(Device):
     def _refuses(self, node: Tensor, source_types: Mapping[Tensor, BufferType]) -> Refusal | None:
         for d, device in enumerate(self.devices):
             types = {
-                t: kind.kinds[d] if isinstance(kind, MetaBufferType) else kind
+                t: kind.kinds[d]
+                if isinstance(kind, MetaBufferType) and kind.device is self
+                else kind
                 for t, kind in source_types.items()
             }
             refusal = device.refuses(node, types)

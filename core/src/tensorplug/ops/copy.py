@@ -190,7 +190,14 @@ def _part_fits(call: Call) -> None:
     a, part = call["a"], call["part"]
     last = call.int("offset") + part.ne[0] * a.dtype.size
     for n, stride in zip(part.ne[1:], ("nb1", "nb2", "nb3"), strict=True):
-        last += (n - 1) * call.int(stride)
+        step = call.int(stride)
+        if n > 1 and (step < 0 or step % a.dtype.size):
+            raise call.fail(
+                f"{stride} = {step} bytes is negative, or no multiple of an element's 4"
+            )
+        last += (n - 1) * step
+    if call.int("offset") % a.dtype.size:
+        raise call.fail(f"offset = {call.int('offset')} is not a multiple of an element's 4 bytes")
     if not a.is_contiguous or call.int("offset") < 0 or last > a.nbytes:
         raise call.fail(f"the part ends at byte {last} of {a.nbytes}, or a is not contiguous")
 

@@ -37,11 +37,13 @@ def copy_used_experts(
     for run in np.split(used, np.flatnonzero(np.diff(used) != 1) + 1):
         if run.size:
             offset = int(run[0]) * weights.nb[2]
+            # In a view the last expert may end before the next one would begin.
+            size = min(run.size * weights.nb[2], weights.nbytes - offset)
             reader = queue_copy(
                 sender,
                 stream,
                 Place(start.buffer, start.offset + offset),
                 Place(end.buffer, end.offset + offset),
-                run.size * weights.nb[2],
+                size,
             )
     return reader
