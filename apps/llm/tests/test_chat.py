@@ -1,6 +1,5 @@
 """Chat templates: what they see, what they may do, how they fail."""
 
-import json
 import signal
 import sys
 from typing import Any
@@ -8,8 +7,9 @@ from typing import Any
 import pytest
 
 from tensorplug.errors import FormatError, OptionError
+from tensorplug_llm import rendering
 from tensorplug_llm.chat import ChatTemplate, encode_chat
-from tensorplug_llm.confined import Renderer
+from tensorplug_llm.confined import Confined
 from tensorplug_llm.tokenizer import load_tokenizer
 
 from .gguf_files import END, TOKENIZER
@@ -243,14 +243,14 @@ def test_template_renders_again_after_it_reached_a_limit() -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT for one process")
 def test_template_renders_again_after_an_interrupt_of_its_process() -> None:
-    renderer = Renderer("template")
-    request = json.dumps({"source": "{{ 1 + 1 }}", "values": {}})
-    first = renderer.answer(request)
-    assert renderer._process is not None
+    confined = Confined(rendering.__file__)
+    request = {"source": "{{ 1 + 1 }}", "values": {}}
+    first = confined.answer(request)
+    assert confined._process is not None
 
-    renderer._process._process.send_signal(signal.SIGINT)
+    confined._process._process.send_signal(signal.SIGINT)
 
-    assert renderer.answer(request) == first
+    assert confined.answer(request) == first
 
 
 def test_what_a_template_raises_holds_no_control_characters() -> None:

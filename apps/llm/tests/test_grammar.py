@@ -4,6 +4,7 @@ import importlib.util
 import itertools
 import json
 import re
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -229,6 +230,31 @@ def test_schema_without_end_is_refused_in_one_line(grammars: Grammars) -> None:
 
     assert str(error.value).startswith("sampling: json_schema: cannot be followed: ")
     assert "<state>" not in str(error.value)
+
+
+@needs_smollm2
+@needs_llguidance
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows limits no processor time")
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "multipleOf": 9999991},
+        pytest.param(
+            {"allOf": [{"multipleOf": number} for number in (31, 37, 41, 43)]},
+            marks=pytest.mark.long,
+        ),
+    ],
+    ids=("prime", "product"),
+)
+def test_a_schema_that_takes_too_much_to_compile_is_refused(
+    schema: Mapping[str, Any], grammars: Grammars
+) -> None:
+    with pytest.raises(OptionError) as error:
+        grammars.constraint(SamplingParams(json_schema=schema))
+
+    assert str(error.value) == (
+        "sampling: json_schema: takes more than 2 s or 512 MiB to compile; simplify it"
+    )
 
 
 @needs_smollm2

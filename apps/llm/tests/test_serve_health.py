@@ -1,7 +1,9 @@
 """`/health` of a server whose devices fail."""
 
 import asyncio
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from tensorplug import Backend
 from tensorplug.errors import RunFailed
 from tensorplug_llm import Engine, SamplingParams, load_model
+from tensorplug_llm.confined import Confined
 
 from .failing import Dying
 
@@ -65,6 +68,33 @@ def test_health_knows_a_failed_engine_before_a_request_meets_it(
             engine.submit([40, 41, 42], GREEDY).result()
 
         assert health(engine) == (503, {"status": "failed", "models": {"tiny": "RunFailed"}})
+
+
+def test_other_requests_are_answered_while_schemas_compile(
+    model_file: Write, cpu: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr(Confined, "answer", lambda *_: ended.wait(60))
+
+    async def status(app: Any) -> int:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+        transport = httpx.ASGITransport(app)
+        body: dict[str, Any] = {"prompt": "a", "max_tokens": 1}
+        formed = body | {"response_format": {"type": "json_object"}}
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            path = "/v1/completions"
+            slow = [asyncio.ensure_future(client.post(path, json=formed)) for _ in range(6)]
+            await asyncio.sleep(0.1)
+            answer = await asyncio.wait_for(client.post(path, json=body), 30)
+            assert not any(one.done() for one in slow)
+            ended.set()
+            await asyncio.gather(*slow)
+            return int(answer.status_code)
+
+    with load_model(model_file(), [cpu]) as model, Engine(model, context=64) as engine:
+        assert (
+            asyncio.run(status(running.Server([running.served("tiny", model, engine)]).app)) == 200
+        )
 
 
 def test_metrics_do_not_grow_with_the_names_that_clients_ask_for(

@@ -7,7 +7,7 @@ from typing import Any
 
 from tensorplug.errors import FormatError, OptionError
 from tensorplug_llm import rendering
-from tensorplug_llm.confined import Renderer
+from tensorplug_llm.confined import Confined, Stopped
 from tensorplug_llm.errors import PromptTooLong
 from tensorplug_llm.tokenizer import Tokenizer
 from tensorplug_llm.tokenizer.special import unused
@@ -33,7 +33,7 @@ class ChatTemplate:
         self.source = source
         digest = hashlib.sha256(source.encode(errors="surrogatepass")).hexdigest()
         self.trusted = trusted or digest in KNOWN
-        self._renderer = Renderer(KEY)
+        self._process = Confined(rendering.__file__)
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, object]) -> "ChatTemplate":
@@ -68,11 +68,7 @@ class ChatTemplate:
             "eos_token": eos,
             "add_generation_prompt": add_generation_prompt,
         }
-        request = _as_json({"source": self.source, "values": values})
-        if self.trusted:
-            answer = rendering.answer(**json.loads(request))
-        else:
-            answer = json.loads(self._renderer.answer(request))
+        answer = self._answer({"source": self.source, "values": _plain(values)})
         if "text" in answer:
             return str(answer["text"])
         if "refused" in answer:
@@ -84,10 +80,22 @@ class ChatTemplate:
             f"{KEY}: {problem}; the model's template is broken, so give a plain prompt"
         )
 
+    def _answer(self, request: Mapping[str, Any]) -> Mapping[str, str]:
+        if self.trusted:
+            return rendering.answer(**request)
+        try:
+            return dict(self._process.answer(request))
+        except Stopped as stopped:
+            raise FormatError(
+                f"{KEY}: {stopped} on these messages; the model's template is broken or "
+                "malicious, so give a plain prompt"
+            ) from stopped
 
-def _as_json(request: Mapping[str, Any]) -> str:
+
+def _plain(values: Mapping[str, Any]) -> Any:
+    """Values as JSON gives them back."""
     try:
-        return json.dumps(request)
+        return json.loads(json.dumps(values))
     except (TypeError, ValueError, RecursionError) as error:
         raise OptionError(
             f"chat: messages and variables must be plain data that JSON can hold, and {error}; "

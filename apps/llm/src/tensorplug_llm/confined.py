@@ -1,62 +1,64 @@
-"""`Renderer`: renders chat templates in a process of its own, under limits of time and memory."""
+"""`Confined`: runs what models and clients bring in a process of its own, under limits."""
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import threading
 import weakref
-from typing import IO
+from collections.abc import Mapping
+from typing import IO, Any
 
-from tensorplug.errors import FormatError
-from tensorplug_llm import rendering
+from tensorplug_llm import limited
 
 PATIENCE = 30.0
-"""Seconds after which a template is stopped that sleeps instead of computing."""
+"""Seconds after which a request is stopped that sleeps instead of computing."""
 
 
-class Renderer:
+class Stopped(Exception):
+    """No answer came; the text says why, as the end of a sentence."""
+
+
+class Confined:
     """A process that starts with the first request and answers one after the other.
 
-    It starts again after a template that reached a limit. Can be used by several threads.
+    It starts again after a request that reached a limit. Can be used by several threads.
     """
 
-    def __init__(self, key: str) -> None:
-        """`key` names templates in errors."""
-        self._key = key
+    def __init__(self, program: str) -> None:
+        """`program` is a file with a function `answer`, which `tensorplug_llm.limited` runs."""
+        self._program = program
         self._one_at_a_time = threading.Lock()
         self._process: _Process | None = None
 
-    def answer(self, request: str) -> str:
-        """The answer of `rendering.answer` to a request, both as JSON. Raises FormatError."""
+    def answer(self, request: Mapping[str, Any]) -> Any:
+        """What `answer` returns for these values, which are plain data. Raises Stopped."""
+        line = json.dumps(request)
         with self._one_at_a_time:
-            process = self._process = self._process or _Process()
+            process = self._process = self._process or _Process(self._program)
             try:
-                answer = process.ask(request)
+                answer = process.ask(line)
             except BaseException:
                 # The answer comes later, and must not be that of the next request.
                 self._process = None
                 process.end()
                 raise
             if answer.endswith("\n"):
-                return answer
+                return json.loads(answer)
             self._process = None
             words = process.last_words()
         if words and words[-1] != "MemoryError":
-            raise FormatError(f"{self._key}: the process that renders it failed: {words[-1]}")
-        limits = f"{rendering.SECONDS} s or {rendering.MEMORY >> 20} MiB"
-        raise FormatError(
-            f"{self._key}: takes more than {limits} on these messages; the model's template is "
-            "broken or malicious, so give a plain prompt"
-        )
+            raise Stopped(f"ends the process that works on it: {words[-1]}")
+        raise Stopped(f"takes more than {limited.SECONDS} s or {limited.MEMORY >> 20} MiB")
 
 
 class _Process:
-    def __init__(self) -> None:
+    def __init__(self, program: str) -> None:
         self._errors = tempfile.TemporaryFile(mode="w+", encoding="utf-8", errors="replace")  # noqa: SIM115 - closed by `_end`
         self._process = subprocess.Popen(
-            [sys.executable, "-P", rendering.__file__],
+            [sys.executable, "-P", limited.__file__, program],
             env={
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(sys.path),

@@ -1,13 +1,12 @@
-"""Renders a chat template, here or as a program of its own under limits of time and memory.
+"""Renders a chat template, here or in a process of its own under limits of time and memory.
 
 Templates come with models from anywhere. The sandbox keeps them from files and objects, but a loop
-or a product in one can take any time and memory, so `tensorplug_llm.chat` runs this file as a
-process of its own. It imports nothing else of the package: that would take longer than rendering.
+or a product in one can take any time and memory, so `tensorplug_llm.chat` runs this file by
+`tensorplug_llm.limited`. It imports nothing else of the package: that would take longer than
+rendering.
 """
 
 import json
-import signal
-import sys
 from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
@@ -18,10 +17,6 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-SECONDS = 2
-"""Processor time that one rendering may take."""
-MEMORY = 512 << 20
-"""Bytes of address space that the process may have."""
 MOST_TEXT = 16 << 20
 """Characters of the longest prompt."""
 MOST_WORDS = 300
@@ -97,33 +92,3 @@ def _refuse(reason: object) -> NoReturn:
 
 def _now(pattern: str) -> str:
     return datetime.now().astimezone().strftime(pattern)
-
-
-def main() -> None:
-    """Answer requests, a line of JSON each, under the system's limits."""
-    try:
-        import resource  # noqa: PLC0415 - Windows has none
-    except ImportError:
-        limited = False
-    else:
-        limited = True
-        for what, most in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CORE, 0)):
-            hard = resource.getrlimit(what)[1]
-            least = most if hard == resource.RLIM_INFINITY else min(most, hard)
-            resource.setrlimit(what, (least, least))
-    # A terminal sends Ctrl-C to all its processes, and this one must answer the next message.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for line in sys.stdin:
-        request = json.loads(line)
-        if limited:
-            # Its signal ends the process: nothing that a template does can catch it.
-            signal.setitimer(signal.ITIMER_PROF, SECONDS)
-        found = json.dumps(answer(request["source"], request["values"]))
-        if limited:
-            signal.setitimer(signal.ITIMER_PROF, 0)
-        sys.stdout.write(f"{found}\n")
-        sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main()

@@ -5,6 +5,7 @@ import itertools
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -67,6 +68,7 @@ class Server:
         self._encoders = Encoders(encoders, self._limits)
         self._metrics = Metrics()
         self._schemas = Room(SCHEMAS)
+        self._compiling = asyncio.Lock()
         routes = Router(
             [
                 *page.routes(),
@@ -199,8 +201,10 @@ class Server:
         if schema:
             await unless_gone(request.receive, self._schemas.take(schema))
         try:
-            # In a thread: a schema is compiled here.
-            streams = await asyncio.to_thread(_submit, served, prompts, wanted.params, tools)
+            # In a thread: a schema is compiled here, which takes seconds in the worst case. One at
+            # a time, so that threads are left to the other requests.
+            async with self._compiling if schema else nullcontext():
+                streams = await asyncio.to_thread(_submit, served, prompts, wanted.params, tools)
         except BaseException:
             self._schemas.give(schema)
             raise
