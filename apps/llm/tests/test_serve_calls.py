@@ -39,6 +39,7 @@ WEATHER = {
         },
     },
 }
+DIGIT = {"digit": {"enum": ["5", "7"], "type": "string"}}
 TIME = {"type": "function", "function": {"name": "time"}}
 TWO = [Call("weather", '{"city": "Rome"}'), Call("weather", '{"city": "Oslo"}')]
 every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
@@ -72,8 +73,18 @@ def parted(reader: CallReader, pieces: list[str]) -> tuple[str, list[Call]]:
 def reader_of(template: str, **options: bool) -> CallReader:
     form = form_of(template)
     assert form is not None
-    parameters = {"s": {"type": "string"}, "o": {"type": ["string", "null"]}, "n": {}}
-    tools = {"weather": WEATHER["function"]["parameters"], "time": {"properties": parameters}}
+    parameters = {
+        "s": {"type": "string"},
+        "o": {"type": ["string", "null"]},
+        "n": {},
+        "a": {"anyOf": [{"$ref": "#/$defs/digit"}, {"type": "null"}]},
+        "e": {"enum": ["5", 6, None]},
+        "l": {"oneOf": [{"type": "string"}, {"type": "array"}]},
+    }
+    tools = {
+        "weather": WEATHER["function"]["parameters"],
+        "time": {"properties": parameters, "$defs": DIGIT},
+    }
     return CallReader(form, tools, **options)
 
 
@@ -191,6 +202,13 @@ def test_python_that_is_no_call_of_constants_stays_text(body: str) -> None:
         ("time<arg_key>n</arg_key><arg_value>a <b>\n{c</arg_value>", {"n": "a <b>\n{c"}),
         ("time<arg_key>n</arg_key><arg_value>NaN</arg_value>", {"n": "NaN"}),
         ("time<arg_key>n</arg_key><arg_value></arg_value>", {"n": ""}),
+        ("time<arg_key>a</arg_key><arg_value>7</arg_value>", {"a": "7"}),
+        ("time<arg_key>a</arg_key><arg_value>null</arg_value>", {"a": None}),
+        ("time<arg_key>e</arg_key><arg_value>5</arg_value>", {"e": "5"}),
+        ("time<arg_key>e</arg_key><arg_value>6</arg_value>", {"e": 6}),
+        ("time<arg_key>e</arg_key><arg_value>null</arg_value>", {"e": None}),
+        ('time<arg_key>l</arg_key><arg_value>["7"]</arg_value>', {"l": ["7"]}),
+        ("time<arg_key>l</arg_key><arg_value>7</arg_value>", {"l": "7"}),
         (
             "time<arg_key>x</arg_key><arg_value>true</arg_value>\n"
             "<arg_key>n</arg_key><arg_value>7</arg_value>",
@@ -359,7 +377,10 @@ def forced_call(family: Family, seed: int, **asked: Any) -> tuple[str, Any]:
         constraint.accept(token)
         ids.append(token)
     decoder = tokenizer.stream(shown=prompts.shown())
-    said, (call,) = parted(reader_of(family.template), [decoder.feed(id) for id in ids])
+    form = form_of(family.template)
+    assert form is not None
+    reader = CallReader(form, {tool.name: tool.parameters for tool in wanted.forced})
+    said, (call,) = parted(reader, [decoder.feed(id) for id in ids])
     assert not said
     return call.name, json.loads(call.arguments)
 
@@ -393,6 +414,44 @@ def test_schemas_of_forced_arguments_may_refer_to_definitions(family: Family, pl
     _, arguments = forced_call(family, 1, tools=[{"type": "function", "function": function}])
 
     assert arguments["city"] in ("Rome", "Oslo")
+
+
+DIGITS = {
+    "list of types": ({"type": ["string", "null"], "enum": ["5", "7", None]}, ["5", "7", None]),
+    "reference": ({"anyOf": [{"$ref": "#/$defs/digit"}, {"type": "null"}]}, ["5", "7", None]),
+    "options": ({"enum": ["5", 6, None, True]}, ["5", 6, None, True]),
+    "options of a type": ({"enum": ["5", None], "type": "string"}, ["5"]),
+    "constants": ({"oneOf": [{"const": "5"}, {"const": 6}]}, ["5", 6]),
+}
+
+
+@pytest.mark.parametrize("family", ["gemma", "glm", "lfm2"])
+@pytest.mark.parametrize(("schema", "options"), DIGITS.values(), ids=DIGITS)
+def test_forced_arguments_are_options_of_their_kind(
+    family: str, schema: Any, options: list[Any]
+) -> None:
+    properties = {"a": schema}
+    parameters = {"type": "object", "properties": properties, "required": ["a"], "$defs": DIGIT}
+    function = {"name": "time", "parameters": parameters | {"additionalProperties": False}}
+    tools = [{"type": "function", "function": function}]
+
+    made = [forced_call(FAMILIES[family], seed, tools=tools)[1]["a"] for seed in range(6)]
+
+    kinds = {(type(option), option) for option in options}
+    assert {(type(value), value) for value in made} <= kinds
+    assert len(set(map(str, made))) > 1 or len(options) == 1
+
+
+def test_definitions_repeated_for_many_arguments_are_refused() -> None:
+    family = FAMILIES["glm"]
+    properties = {f"a{i}": {"items": {"$ref": "#/$defs/digit"}} for i in range(100)}
+    parameters = {"properties": properties, "$defs": {**DIGIT, "long": {"title": "x" * 20_000}}}
+    function = {"name": "time", "parameters": parameters}
+    tools = chat(tools=[{"type": "function", "function": function}], tool_choice="required").tools
+    assert tools is not None
+
+    with pytest.raises(ServeError, match="definitions of 20083 characters and 100 arguments"):
+        prompts_of(family).grammar(tools)
 
 
 @pytest.mark.parametrize("kind", [{}, {"type": ["object", "null"]}], ids=str)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +10,12 @@ from tensorplug_llm.serve.calls import NoCall, Schemas, call_of
 from tensorplug_llm.serve.forms.form import Calls, Literal
 from tensorplug_llm.serve.forms.rules import (
     MOST_OPTIONAL,
-    arguments_of,
     check_names,
     one_of,
     sequence,
 )
+from tensorplug_llm.serve.forms.schemas import alternatives, arguments_of, kinds_of, options_of
+from tensorplug_llm.serve.reading import Object
 from tensorplug_llm.serve.tools import Tool
 
 
@@ -87,15 +88,34 @@ class GemmaForm:
         return one_of(start, calls, values)
 
 
-PLAIN = {"string": "text", "integer": "INTEGER", "number": "NUMBER", "boolean": "BOOLEAN"}
+RULES = {
+    "string": "text",
+    "integer": "INTEGER",
+    "number": "NUMBER",
+    "boolean": "BOOLEAN",
+    "null": '"null"',
+    "array": "list",
+    "object": "object",
+}
+"""The rule of each type."""
 
 
 def _pair(name: str, schema: Any, quote: str) -> str:
     """The rule of an argument."""
-    schema = schema if isinstance(schema, Mapping) else {}
-    kind, options = schema.get("type"), schema.get("enum")
-    value = PLAIN.get(kind, "value") if isinstance(kind, str) else "value"
-    if value == "text" and isinstance(options, list) and options:
-        texts = " | ".join(json.dumps(str(option)) for option in options)
-        value = f"{quote} ({texts}) {quote}"
-    return f"{json.dumps(f'{name}:')} {value}"
+    parts = alternatives(schema)
+    values = [value for part in parts for value in _values(part, quote)]
+    return f"{json.dumps(f'{name}:')} ({' | '.join(values or ['value'])})"
+
+
+def _values(part: Object, quote: str) -> list[str]:
+    """The rules of what a schema without alternatives allows."""
+    options = options_of(part)
+    if options is None:
+        return [RULES.get(kind, "value") for kind in sorted(kinds_of(part))] or ["value"]
+    return [
+        f"{quote} {json.dumps(option)} {quote}"
+        if isinstance(option, str)
+        else json.dumps(json.dumps(option))
+        for option in options
+        if not isinstance(option, list | dict)
+    ]

@@ -3,13 +3,23 @@
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tensorplug_llm.serve.calls import NoCall, Schemas, call_of
 from tensorplug_llm.serve.forms.form import Calls, Literal
-from tensorplug_llm.serve.forms.rules import MOST_OPTIONAL, arguments_of, one_of
+from tensorplug_llm.serve.forms.rules import MOST_OPTIONAL, check_definitions, one_of
+from tensorplug_llm.serve.forms.schemas import (
+    alternatives,
+    arguments_of,
+    definitions,
+    kinds_of,
+    kinds_of_value,
+    options_of,
+    others_of,
+    texts_of,
+)
 from tensorplug_llm.serve.tools import Tool
 
 _GLM_PAIR = re.compile(
@@ -59,6 +69,7 @@ class GlmForm:
         key, key_end, value, value_end = map(literal, marks)
         for i, tool in enumerate(tools):
             properties, required = arguments_of(tool.parameters)
+            check_definitions(tool, properties)
             pairs = {}
             for j, (name, schema) in enumerate(properties.items()):
                 begin = f"{key} {json.dumps(name)} {key_end} {line} {value}"
@@ -72,11 +83,22 @@ class GlmForm:
 
 
 def _typed(text: str, schema: Any) -> Any:
-    """A value that is written without quotes where it is a text, by its schema."""
-    kinds = schema.get("type") if isinstance(schema, Mapping) else None
-    kinds = kinds if isinstance(kinds, list) else [kinds]
-    if "string" in kinds and (text != "null" or "null" not in kinds):
-        return text
+    """A value that is written without quotes where it is a text, by its schema.
+
+    Where a schema allows texts and other values, null, lists and objects are read as these.
+    """
+    parts, value = alternatives(schema), _parsed(text)
+    texts = texts_of(parts)
+    if texts is not None:
+        return text if text in texts else value
+    if not all(kinds_of(part) or options_of(part) for part in parts):
+        return value
+    allowed = frozenset[str]().union(*map(kinds_of, parts))
+    return value if allowed & kinds_of_value(value) & {"null", "array", "object"} else text
+
+
+def _parsed(text: str) -> Any:
+    """The value that JSON says, other than a text; else the text itself."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -87,8 +109,13 @@ def _typed(text: str, schema: Any) -> Any:
 
 def _plain_value(schema: Any) -> str:
     """The rule of a value that is written without quotes where it is a text."""
-    if not isinstance(schema, Mapping) or schema.get("type", "string") == "string":
-        options = schema.get("enum") if isinstance(schema, Mapping) else None
-        texts = [json.dumps(str(option)) for option in options or ()]
-        return f"({' | '.join(texts)})" if texts else "TEXT"
-    return f"%json {json.dumps(schema)}"
+    parts = alternatives(schema)
+    texts = texts_of(parts)
+    if texts is None:
+        return "TEXT"
+    if not texts:
+        return f"%json {json.dumps(schema)}"
+    values = [json.dumps(text) for text in texts]
+    if others := list(others_of(parts)):
+        values.append(f"%json {json.dumps({'anyOf': others, **definitions(schema)})}")
+    return f"({' | '.join(values)})"

@@ -13,11 +13,12 @@ from tensorplug_llm.serve.calls import Call, NoCall, Schemas, call_of
 from tensorplug_llm.serve.forms.form import Calls, Literal
 from tensorplug_llm.serve.forms.rules import (
     MOST_OPTIONAL,
-    arguments_of,
+    check_definitions,
     check_names,
     one_of,
     sequence,
 )
+from tensorplug_llm.serve.forms.schemas import arguments_of
 from tensorplug_llm.serve.tools import Tool
 
 
@@ -56,6 +57,7 @@ class PythonForm:
         for i, tool in enumerate(tools):
             properties, required = arguments_of(tool.parameters)
             check_names(tool, properties)
+            check_definitions(tool, properties)
             pairs = {}
             for j, (name, schema) in enumerate(properties.items()):
                 pairs[name] = f"{json.dumps(f'{name}=')} value_{i}_{j}"

@@ -2,17 +2,17 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from tensorplug_llm.sampling.grammar import SPACE
+from tensorplug_llm.serve.forms.schemas import definitions
 from tensorplug_llm.serve.reading import Object, refuse, shown
 from tensorplug_llm.serve.tools import Tool
 
 MOST_OPTIONAL = 16
 """Optional arguments of a function that a forced call of FunctionGemma, GLM or LFM2 may give."""
-MOST_REFERENCES = 8
-"""References from one definition of a schema to the next."""
+MOST_DEFINITIONS = 1 << 20
+"""Characters of the definitions of a function, times its arguments, in a forced call."""
 
 
 def one_of(start: str, calls: Sequence[str], rules: Sequence[str]) -> str:
@@ -36,33 +36,6 @@ def _of_an_object(parameters: Object) -> Object:
     return {**parameters, "type": "object"} if may_differ else parameters
 
 
-def arguments_of(parameters: Object) -> tuple[Mapping[str, Any], list[Any]]:
-    """The schemas of a function's arguments, each whole, and which of them must be there."""
-    properties, required = (parameters.get(key) for key in ("properties", "required"))
-    return (
-        {name: _whole(schema, parameters) for name, schema in properties.items()}
-        if isinstance(properties, Mapping)
-        else {},
-        required if isinstance(required, list) else [],
-    )
-
-
-def _whole(schema: Any, root: Object) -> Any:
-    """A part of the schema `root` with what it refers to there."""
-    for _ in range(MOST_REFERENCES):
-        if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
-            break
-        found: Any = root
-        for key in schema["$ref"].removeprefix("#/").split("/"):
-            found = found.get(key) if isinstance(found, Mapping) else None
-        if not isinstance(found, Mapping):
-            break
-        schema = {**found, **{key: value for key, value in schema.items() if key != "$ref"}}
-    if '"$ref"' not in json.dumps(schema):
-        return schema
-    return {**{key: root[key] for key in ("$defs", "definitions") if key in root}, **schema}
-
-
 def check_names(tool: Tool, names: Iterable[str]) -> None:
     """Refuse names that are not read where a call has no quotes around them."""
     for name in names:
@@ -72,6 +45,17 @@ def check_names(tool: Tool, names: Iterable[str]) -> None:
                 f"function {tool.name} has an argument {shown(name)}; name it with letters, "
                 "digits, _ or -, as calls of this model are forced",
             )
+
+
+def check_definitions(tool: Tool, arguments: Object) -> None:
+    """Refuse definitions that would be repeated for many arguments, each with its own rule."""
+    size = len(json.dumps(definitions(tool.parameters)))
+    if size * len(arguments) > MOST_DEFINITIONS:
+        refuse(
+            "tools",
+            f"function {tool.name} has definitions of {size} characters and {len(arguments)} "
+            f"arguments, more than {MOST_DEFINITIONS} together; give it fewer",
+        )
 
 
 def sequence(required: Sequence[str], optional: Sequence[str]) -> str:
