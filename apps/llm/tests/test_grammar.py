@@ -17,6 +17,7 @@ from tensorplug.gguf import open_gguf
 from tensorplug_llm import find_model
 from tensorplug_llm.sampling import MOST_CONSTRAINT, Grammars, Sampler, SamplingParams
 from tensorplug_llm.sampling.gbnf import lark_of_gbnf
+from tensorplug_llm.sampling.integers import check_integers
 from tensorplug_llm.tokenizer import Tokenizer, load_tokenizer
 
 needs_smollm2 = pytest.mark.skipif(
@@ -255,6 +256,50 @@ def test_a_schema_that_takes_too_much_to_compile_is_refused(
     assert str(error.value) == (
         "sampling: json_schema: takes more than 2 s or 512 MiB to compile; simplify it"
     )
+
+
+@needs_smollm2
+@needs_llguidance
+def test_a_schema_with_an_integer_that_comes_out_as_another_is_refused(grammars: Grammars) -> None:
+    with pytest.raises(OptionError) as error:
+        grammars.constraint(SamplingParams(json_schema={"const": 2**53 + 1}))
+
+    assert str(error.value) == (
+        "sampling: json_schema: has the integer 9007199254740993, which would come out as "
+        "another; use 9007199254740992 at most, or a string; correct it"
+    )
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"enum": [1, 2**63]},
+        {"const": {"a": [-(2**63)]}},
+        {"const": 10**4000},
+        {"items": {"properties": {"enum": {"maximum": 2**53 + 1}}}},
+        {"anyOf": [{"exclusiveMinimum": -(2**62) - 1}]},
+    ],
+    ids=lambda schema: str(schema)[:50],
+)
+def test_integers_that_are_not_exact_in_llguidance_are_found(schema: Any) -> None:
+    with pytest.raises(ValueError, match="has the integer"):
+        check_integers(schema)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"const": 2**63 - 1},
+        {"enum": [2**62, True, 1e300, None]},
+        {"maximum": 2**64 - 1, "minimum": -(2**80)},
+        {"properties": {"const": {"maximum": 2**64 - 1}}},
+        {"default": 2**53 + 1},
+        True,
+    ],
+    ids=str,
+)
+def test_schemas_whose_integers_stay_as_they_are_pass(schema: Any) -> None:
+    check_integers(schema)
 
 
 @needs_smollm2

@@ -454,6 +454,16 @@ def test_definitions_repeated_for_many_arguments_are_refused() -> None:
         prompts_of(family).grammar(tools)
 
 
+@every_family
+def test_forced_integers_that_come_out_as_others_are_refused(family: Family) -> None:
+    function = {"name": "f", "parameters": {"properties": {"n": {"const": 2**53 + 1}}}}
+    tools = chat(tools=[{"type": "function", "function": function}], tool_choice="required").tools
+    assert tools is not None
+
+    with pytest.raises(ServeError, match=r"^tools: function f has the integer 9007199254740993,"):
+        prompts_of(family).grammar(tools)
+
+
 @pytest.mark.parametrize("kind", [{}, {"type": ["object", "null"]}], ids=str)
 def test_forced_arguments_are_an_object(kind: Any) -> None:
     pytest.importorskip("llguidance", reason="llguidance is not installed")

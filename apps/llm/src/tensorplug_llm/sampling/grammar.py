@@ -1,6 +1,7 @@
 """`Grammars`: texts that follow a JSON schema or a grammar, by llguidance."""
 
 import importlib
+import json
 import threading
 import time
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ import numpy.typing as npt
 from tensorplug.errors import OptionError
 from tensorplug_llm.confined import Confined, Stopped
 from tensorplug_llm.sampling.gbnf import is_gbnf, lark_of_gbnf
+from tensorplug_llm.sampling.integers import check_integers
 from tensorplug_llm.sampling.params import SamplingParams
 
 SPACE = r"( |\n{1,2}[ \t]{0,20})?"
@@ -184,6 +186,7 @@ def _grammar(library: ModuleType, name: str, source: str) -> str:
     """A grammar in llguidance's own form. Raises ValueError."""
     if name == "grammar":
         return lark_of_gbnf(source) if is_gbnf(source) else source
+    check_integers(json.loads(source))
     overrides = {"whitespace_pattern": SPACE}
     schema: str = library.LLMatcher.grammar_from_json_schema(source, None, overrides)
     return schema

@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensorplug_llm.chat import ChatTemplate, check_length, encode_chat
+from tensorplug_llm.sampling.integers import check_integers
 from tensorplug_llm.serve.errors import ServeError
 from tensorplug_llm.serve.forms import LineForm, form_of
+from tensorplug_llm.serve.reading import refuse
 from tensorplug_llm.serve.tools import Tools
 from tensorplug_llm.tokenizer import Tokenizer
 
@@ -56,6 +58,11 @@ class Prompts:
         """What holds an answer to a call, where one is forced."""
         if self.form is None or not tools.forced:
             return None
+        for tool in tools.forced:
+            try:
+                check_integers(tool.parameters)
+            except ValueError as error:
+                refuse("tools", f"function {tool.name} {error}")
         return self.form.grammar(tools.forced, self._literal)
 
     def shown(self) -> frozenset[int]:
