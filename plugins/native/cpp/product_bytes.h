@@ -117,6 +117,9 @@ template <bool Signed> inline vi dot_bytes(vi from, vi w0, vi x0, vi w1, vi x1) 
     return dot_bytes<Signed>(dot_bytes<Signed>(from, w0, x0), w1, x1);
 }
 
+// Values up to this become zeros: 127 divided by them would be infinite.
+constexpr float LEAST = 0x1p-121f;
+
 // Rounds 32 values; returns their scale, and sums of 16 codes each. NaN among the values makes the scale NaN, and with
 // it all results that depend on them; infinity makes the scale infinite, and results infinite or NaN.
 #if defined(__AVX2__)
@@ -132,7 +135,7 @@ inline float round_group(const float *values, int8_t *codes, int *halves) {
     __m128i m = _mm_max_epi32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
     m = _mm_max_epi32(m, _mm_unpackhi_epi64(m, m));
     const float largest = _mm_cvtss_f32(_mm_castsi128_ps(_mm_max_epi32(m, _mm_shuffle_epi32(m, 1))));
-    const __m256 inverse = _mm256_set1_ps(largest > 0 ? 127 / largest : 0);
+    const __m256 inverse = _mm256_set1_ps(largest > LEAST ? 127 / largest : 0);
     __m256i q[VECTORS8];
     for (int i = 0; i < VECTORS8; i++) q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
     // Packing goes by halves of a vector, so that fours of bytes have to be put in order again.
@@ -158,7 +161,7 @@ inline float round_group(const float *values, int8_t *codes, int *halves) {
         most = vmaxq_f32(most, vabsq_f32(v[i])); // NaN where either is, unlike vmax
     }
     const float largest = vmaxvq_f32(most);
-    const vf inverse = vset(largest > 0 ? 127 / largest : 0);
+    const vf inverse = vset(largest > LEAST ? 127 / largest : 0);
     for (int h = 0; h < 2; h++) {
         int16x8_t eight[2];
         for (int i = 0; i < 2; i++) {

@@ -227,6 +227,18 @@ def test_nan_in_any_lane_spoils_its_row_and_no_other(rounding, bad, rows):
         assert np.isfinite(np.delete(found, row, axis=0)).all()
 
 
+@pytest.mark.parametrize("rows", [1, 9])
+@pytest.mark.parametrize("exponent", [-121, -122, -126, -140, -149])
+def test_values_too_small_to_be_scaled_to_eight_bits_count_as_zeros(rounding, exponent, rows):
+    node, values = product(tp.Q4_0, rows=rows, k=256, outputs=33)
+    _, x = values
+    values[x][:] = np.ldexp(np.sign(values[x]), exponent).astype(np.float32)
+
+    found = run(rounding, node, values)
+
+    assert not found.any()
+
+
 ROUNDED_BF16 = {"avx512_bf16": as_bf16, "amx": as_bf16}
 """By level: how `x` is rounded for weights in bf16; other levels leave it as it is."""
 
