@@ -154,3 +154,13 @@ def test_a_damaged_file_says_what_is_wrong(tmp_path, data, problem):
 def test_a_file_that_is_not_there_says_so(tmp_path):
     with pytest.raises(FormatError, match="cannot be read: No such file or directory"):
         graphfile.load(tmp_path / "none")
+
+
+@pytest.mark.parametrize("place", ["none/x.graph", "."])
+def test_a_file_that_cannot_be_written_says_so(tmp_path, place):
+    x = tp.input("x", (2,), tp.F32)
+
+    with pytest.raises(FormatError, match=r"^graph file '.*': cannot be written: "):
+        graphfile.save(tp.Graph(x + x), tmp_path / place)
+
+    assert not list(tmp_path.iterdir())

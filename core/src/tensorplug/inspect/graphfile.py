@@ -7,11 +7,20 @@ from tensorplug.device.buffer import BufferType
 from tensorplug.device.wire import MOST_BYTES, pack_graph, unpack_graph
 from tensorplug.errors import FormatError
 from tensorplug.graph.graph import Graph
+from tensorplug.system.wholefile import whole_file
 
 
 def save(graph: Graph, path: str | os.PathLike[str]) -> None:
-    """Write the structure of `graph`; data is left out. Raises GraphError for Python functions."""
-    Path(path).write_bytes(pack_graph(graph))
+    """Write the structure of `graph`; data is left out.
+
+    Raises GraphError for Python functions, and FormatError where the file cannot be written.
+    """
+    data = pack_graph(graph)
+    try:
+        with whole_file(Path(path)) as file:
+            file.write_bytes(data)
+    except OSError as error:
+        raise FormatError(f"{_named(path)}: cannot be written: {error.strerror}") from error
 
 
 def load(path: str | os.PathLike[str], *, memory: BufferType | None = None) -> Graph:
@@ -20,10 +29,14 @@ def load(path: str | os.PathLike[str], *, memory: BufferType | None = None) -> G
     Tensors that had memory of their own when they were saved get memory of the type `memory`, with
     nothing in it; without that they are leafs like inputs.
     """
-    where = f"graph file {os.fspath(path)!r}"
+    where = _named(path)
     try:
         with Path(path).open("rb") as file:
             data = file.read(2 * MOST_BYTES)
     except OSError as error:
         raise FormatError(f"{where}: cannot be read: {error.strerror}") from error
     return unpack_graph(data, memory=memory, where=where)
+
+
+def _named(path: str | os.PathLike[str]) -> str:
+    return f"graph file {os.fspath(path)!r}"
