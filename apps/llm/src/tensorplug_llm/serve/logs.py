@@ -26,10 +26,11 @@ class JsonLines(logging.Formatter):
 
 
 def write_logs() -> None:
-    """Send the logs of the server and of uvicorn to stderr."""
+    """Send the logs of the server, of uvicorn and of asyncio to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
-    for logger, level in ((LOGGER, logging.INFO), (logging.getLogger("uvicorn"), logging.WARNING)):
+    others = [(logging.getLogger(name), logging.WARNING) for name in ("uvicorn", "asyncio")]
+    for logger, level in ((LOGGER, logging.INFO), *others):
         logger.handlers[:] = [handler]
         logger.setLevel(level)
         logger.propagate = False

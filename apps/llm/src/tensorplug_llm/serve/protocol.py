@@ -1,6 +1,8 @@
 """`Protocol`: HTTP/1.1 on a connection, by uvicorn, with an answer to what cannot be read."""
 
+import asyncio
 import json
+import sys
 from http import HTTPStatus
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -13,14 +15,54 @@ UNREADABLE = ServeError(
 )
 
 
-class Protocol(H11Protocol):
-    """Answers requests that cannot be read, then reads on without looking at what comes.
+CONNECTIONS = 4096
+"""Connections at once; fewer where the system lets the process open less than twice as many files,
+since one that it cannot accept is tried again and again."""
 
-    uvicorn closes the connection at once. What the client still sends then resets it, and the
-    answer may be lost.
+
+class Protocol(H11Protocol):
+    """Closes connections without requests, and answers requests that cannot be read.
+
+    uvicorn closes connections after their requests only, never those whose first request does not
+    come. After a request that cannot be read this reads on without looking at what comes: uvicorn
+    closes the connection at once, which what the client still sends then resets, and the answer may
+    be lost.
     """
 
     _is_refused = False
+    _waiting: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > (most := _most_connections()):
+            self._is_refused = True
+            transport.write(
+                _answer(
+                    ServeError(503, f"server: has {most} connections already; connect again later")
+                )
+            )
+            transport.close()
+            return
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    def on_response_complete(self) -> None:
+        self._wait()
+        super().on_response_complete()
+
+    def _wait(self) -> None:
+        """Close the connection later unless the head of a request comes."""
+        if self._waiting is not None:
+            self._waiting.cancel()
+        self._waiting = self.loop.call_later(self.timeout_keep_alive, self._close_idle)
+
+    def _close_idle(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         if not self._is_refused:
@@ -38,6 +80,15 @@ class Protocol(H11Protocol):
         self.transport.write(_answer(UNREADABLE))
         self.transport.write_eof()
         self.loop.call_later(LINGER, self.transport.close)
+
+
+def _most_connections() -> int:
+    if sys.platform == "win32":  # has no such limit
+        return CONNECTIONS
+    import resource  # noqa: PLC0415 - Windows has none
+
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return CONNECTIONS if files == resource.RLIM_INFINITY else min(CONNECTIONS, files // 2)
 
 
 def _answer(error: ServeError) -> bytes:

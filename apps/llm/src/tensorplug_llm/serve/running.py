@@ -19,9 +19,10 @@ from tensorplug_llm.serve.protocol import Protocol
 
 HEADERS = 1 << 15
 """Bytes of the headers of a request."""
-BACKLOG = 1024
+BACKLOG = 128
+"""Connections that wait to be accepted, all of them at once before the next is looked at."""
 IDLE = 30
-"""Seconds after which a connection without requests is closed."""
+"""Seconds after which a connection is closed on which no head of a request has come."""
 
 
 def bound(host: str, port: int) -> socket.socket:
@@ -74,6 +75,7 @@ def run(
         access_log=False,
         server_header=False,
         proxy_headers=False,
+        backlog=BACKLOG,
         timeout_keep_alive=IDLE,
         timeout_graceful_shutdown=drain,
         h11_max_incomplete_event_size=HEADERS,
