@@ -7,6 +7,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -463,6 +464,28 @@ def test_terminated_server_ends_its_texts(path: Path) -> None:
     assert json.loads(rest[-2].removeprefix("data: "))["choices"][0]["finish_reason"] == "length"
     assert status == [143]
     assert server.logs[-1]["event"] == "closed"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_answers_that_are_not_complete_when_the_server_ends_say_so(
+    path: Path, *, stream: bool
+) -> None:
+    with (
+        ServerProcess(path, *CHEAP, "--drain", "0") as server,
+        httpx.Client(base_url=server.url, timeout=60) as http,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        asked = {**long(), "stream": stream}
+        answer = pool.submit(http.post, "/v1/completions", json=asked)
+        while "open_requests 1.0" not in http.get("/metrics").text:
+            pass
+        server.stop()
+        response = answer.result()
+
+    body = response.text.split("data: ")[-1]
+    assert response.status_code == (200 if stream else 503)
+    assert json.loads(body)["error"]["message"] == "server: is closing; send the request again"
+    assert "Traceback" not in "".join(server.lines)
 
 
 def test_port_in_use_is_named(path: Path, server: ServerProcess) -> None:

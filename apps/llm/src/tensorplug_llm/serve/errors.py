@@ -6,6 +6,8 @@ from tensorplug.errors import TensorplugError
 
 KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 """OpenAI's `type` of an error by its status; others are those of the client or of the server."""
+RETRY_AFTER = 1
+"""Seconds that clients shall wait where too much is asked at once, or the server ends."""
 
 
 class ServeError(TensorplugError):
@@ -34,3 +36,8 @@ class ServeError(TensorplugError):
         kind = KINDS.get(self.status, other)
         found = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
         return {"error": found}
+
+
+def closing() -> ServeError:
+    """What clients are told whose answers are not complete when the server ends."""
+    return ServeError(503, "server: is closing; send the request again", retry_after=RETRY_AFTER)

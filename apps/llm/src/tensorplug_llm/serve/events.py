@@ -7,6 +7,9 @@ from typing import Any, TypeVar
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
+from tensorplug_llm.serve.answers import event
+from tensorplug_llm.serve.errors import closing
+
 T = TypeVar("T")
 
 
@@ -32,13 +35,15 @@ class EventStream:
             await unless_gone(receive, self._send_all(send))
         except TimeoutError:
             raise ClientDisconnect from None
+        except asyncio.CancelledError:  # the server closes
+            await send({"type": "http.response.body", "body": event(closing().body())})
         finally:
             self._close()
 
     async def _send_all(self, send: Send) -> None:
-        async for event in self._events:
+        async for body in self._events:
             async with asyncio.timeout(self._patience):
-                await send({"type": "http.response.body", "body": event, "more_body": True})
+                await send({"type": "http.response.body", "body": body, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
 

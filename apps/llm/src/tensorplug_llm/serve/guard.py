@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tensorplug.errors import FormatError, OptionError, TensorplugError
 from tensorplug_llm.engine import QueueFull
 from tensorplug_llm.errors import PromptTooLong
-from tensorplug_llm.serve.errors import ServeError
+from tensorplug_llm.serve.errors import RETRY_AFTER, ServeError, closing
 from tensorplug_llm.serve.limits import LINGER, Key, Limits, check_length
 from tensorplug_llm.serve.logs import log
 from tensorplug_llm.serve.metrics import Metrics
@@ -37,8 +37,6 @@ CONSTRAINTS = {"json_schema": "response_format", "grammar": "tools"}
 """Parameters of requests by those of sampling that are made of them."""
 GONE = 499
 """Status in logs of requests whose clients went away."""
-RETRY_AFTER = 1
-"""Seconds that clients shall wait where too much is asked at once."""
 SMALL = 1 << 16
 """Bytes of a body that is read even if its request is refused, so that the connection lives."""
 
@@ -92,6 +90,11 @@ class Guard:
             await self._answer(scope, receiving, sending)
         except ClientDisconnect:
             pass
+        except (
+            asyncio.CancelledError
+        ):  # of uvicorn, which closes when it has cancelled all requests
+            if not started:
+                await _refuse(closing(), scope, sending, None)
         except Exception as error:  # noqa: BLE001 - one broken request must not end the server
             refusal = refusal_of(error, scope["path"])
             if refusal.status >= 500:

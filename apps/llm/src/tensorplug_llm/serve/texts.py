@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tensorplug_llm.sampling import Sampled
 from tensorplug_llm.serve.calls import Call, CallReader
-from tensorplug_llm.serve.errors import ServeError
+from tensorplug_llm.serve.errors import closing
 from tensorplug_llm.stream import Stream
 
 FINISH = {"stop": "stop", "length": "length", "context": "length"}
@@ -55,7 +55,7 @@ class Texts:
             sampled, text = await stream.ready()
             finish = None if sampled else FINISH.get(stream.finish)
             if not sampled and finish is None:
-                raise ServeError(503, "server: is closing; send the request again")
+                raise closing()
             self.tokens += len(sampled)
             called, calls = 0, list[Call]()
             if reader is not None:
