@@ -237,7 +237,14 @@ def test_wrong_key_is_refused(given: bytes) -> None:
 
 def test_right_key_is_taken() -> None:
     Key("key").check(b"Bearer key")
+    Key("key\n").check(b"Bearer key")
     Key(None).check(b"")
+
+
+@pytest.mark.parametrize("key", ["", "\n", "a\nb", "a\0", "schlüssel", "\udc80"], ids=ascii)
+def test_key_that_no_request_can_bring_is_refused(key: str) -> None:
+    with pytest.raises(OptionError, match=r"^--api-key: "):
+        check_exposure("127.0.0.1", key=key, insecure=False)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.1", "::", "example.org"])

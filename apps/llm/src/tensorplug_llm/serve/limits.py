@@ -60,10 +60,13 @@ def _too_large(limits: Limits) -> ServeError:
 
 
 class Key:
-    """The key that requests must bring; compared in constant time."""
+    """The key that requests must bring; compared in constant time.
+
+    Blanks and line ends around it do not count: files of secrets end with a line end.
+    """
 
     def __init__(self, key: str | None) -> None:
-        self._digest = None if key is None else _digest(key.encode())
+        self._digest = None if key is None else _digest(key.strip().encode())
 
     def check(self, authorization: bytes) -> None:
         """Refuse a header `Authorization` without the key."""
@@ -87,6 +90,11 @@ def check_exposure(host: str, *, key: str | None, insecure: bool) -> None:
     """Refuse to serve other machines without a key. Raises OptionError."""
     if key is not None and not key.strip():
         raise OptionError("--api-key: is empty; give a secret")
+    if key is not None and not (key.isascii() and key.strip().isprintable()):
+        raise OptionError(
+            "--api-key: has characters that a header cannot carry; give letters, digits and "
+            "other characters of ASCII"
+        )
     if key is None and not insecure and not _is_loopback(host):
         raise OptionError(
             f"--host: {host} is open to other machines and there is no key; give --api-key, or "
