@@ -446,6 +446,19 @@ def test_explain_reads_a_saved_graph(shelf, run, tmp_path):
     assert "twice  add  f32[2, 3]" in result.stdout
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are bytes on Linux only")
+def test_explain_draws_a_page_of_a_file_whose_name_is_no_text(shelf, run, tmp_path):
+    shelf.add("acme-gpu", plugin_source(devices=CPU.replace("cpu:0", "acme:0")))
+    file = tmp_path / "x\udcff.graph"
+    x = tp.input("x", (2, 3), tp.F32)
+    graphfile.save(tp.Graph(x + x), file)
+
+    result = run("explain", file, "--html", tmp_path / "page.html")
+
+    assert result.exit_code == 0
+    assert r"<title>x\udcff.graph on acme:0</title>" in (tmp_path / "page.html").read_text()
+
+
 # --- errors ------------------------------------------------------------------------------------
 
 

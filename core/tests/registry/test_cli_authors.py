@@ -41,14 +41,20 @@ def test_ops_ends_with_how_many_there_are(run):
 
 
 @pytest.mark.parametrize(
-    ("into", "shown"), [(None, "./tensorplug-acme"), ("there", "./there"), ("/", "")]
+    ("into", "shown"),
+    [
+        (None, "./tensorplug-acme"),
+        ("there", "./there"),
+        ("a folder", "'./a folder'"),
+        ("/", ""),
+    ],
 )
 def test_new_backend_ends_with_a_command_that_pip_takes_for_a_folder(
     run, tmp_path, monkeypatch, into, shown
 ):
     monkeypatch.chdir(tmp_path)
     absolute = tmp_path / "absolute"
-    options = {None: [], "there": ["--into", "there"], "/": ["--into", absolute]}[into]
+    options = ["--into", absolute if into == "/" else into] if into else []
 
     _, out, _ = run("new-backend", "acme", *options)
 
@@ -65,7 +71,12 @@ def test_new_backend_ends_with_a_command_that_pip_takes_for_a_folder(
             "error: new-backend: cpu is a backend that exists (pip install 'tensorplug[cpu]'); ",
         ),
         (["acme", "--into", "file"], "error: new-backend: file exists and is not an empty folder"),
-        (["gpu"], "error: new-backend: the name 'gpu' must be "),
+        (["gpu"], "error: new-backend: gpu has a meaning in device strings; "),
+        (["simt"], "error: new-backend: tensorplug-simt is a distribution that exists; "),
+        (["Acme"], "error: new-backend: the name 'Acme' must be "),
+        (["é"], "error: new-backend: the name 'é' must be "),
+        (["a_"], "error: new-backend: the name 'a_' must be "),
+        (["a" * 61], f"error: new-backend: the name '{'a' * 61}' must be "),
     ],
 )
 def test_new_backend_refuses_what_would_be_in_the_way(

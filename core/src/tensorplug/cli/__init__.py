@@ -111,7 +111,9 @@ def explain(
         told = explain_graph(Registry(), file, device or (), ahead)
         if html is not None:
             title = "The example" if file is None else file.name
-            html.write_text(told.to_html(f"{title} on {', '.join(told.devices)}"), encoding="utf-8")
+            page = told.to_html(f"{title} on {', '.join(told.devices)}")
+            # Names of files need not be texts.
+            html.write_text(page, encoding="utf-8", errors="backslashreplace")
         show(told, json)
 
 

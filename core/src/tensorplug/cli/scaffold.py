@@ -1,5 +1,7 @@
 """`tensorplug new-backend`: writes a complete distribution from the template."""
 
+import re
+import shlex
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -9,6 +11,10 @@ from typing import Any
 from tensorplug.errors import OptionError
 from tensorplug.registry.spec import HINTS, is_backend_name
 
+MOST_NAME = 60
+"""Characters of a name, which names of files and classes repeat."""
+PACKAGES = ("emulator", "llm", "simt", "testing")
+"""Packages `tensorplug_NAME` that are no backends."""
 SUFFIX = ".txt"
 """The suffix of template files: with it they are data of this package, not modules."""
 
@@ -32,7 +38,8 @@ class Scaffold:
     @property
     def _requirement(self) -> str:
         """The folder as an argument of pip, which would read a bare word as a project name."""
-        return str(self.folder) if self.folder.is_absolute() else f"./{self.folder.as_posix()}"
+        folder = self.folder.as_posix()
+        return shlex.quote(folder if self.folder.is_absolute() else f"./{folder}")
 
     def __str__(self) -> str:
         lines = [f"  {path.relative_to(self.folder).as_posix()}" for path in self.written]
@@ -52,9 +59,18 @@ def scaffold(name: str, folder: Path | None = None, *, template: str = "template
 
     `template` is a folder of this package: `template`, or `template_simt` for a SIMT device.
     """
-    if not is_backend_name(name) or not name.isidentifier() or name != name.lower():
+    if not re.fullmatch("[a-z]([a-z0-9_]*[a-z0-9])?", name) or len(name) > MOST_NAME:
         raise OptionError(
-            f"new-backend: the name {name!r} must be lower-case letters, digits and underscores"
+            f"new-backend: the name {name!r} must be up to {MOST_NAME} lower-case letters, digits "
+            "and underscores, a letter first and no underscore last"
+        )
+    if not is_backend_name(name):
+        raise OptionError(
+            f"new-backend: {name} has a meaning in device strings; choose another name"
+        )
+    if name in PACKAGES:
+        raise OptionError(
+            f"new-backend: tensorplug-{name} is a distribution that exists; choose another name"
         )
     if name in HINTS:
         raise OptionError(
