@@ -174,6 +174,41 @@ REFUSED = {
         "flash_attn_ext: sinks must have one element for each head of q; got q [8, 5, 64], "
         "k [8, 9, 64], v [8, 9, 64], sinks [4]",
     ),
+    "negative max_bias": (
+        lambda: tp.soft_max(t(4, 3), t(4, 3), max_bias=-8),
+        tp.ShapeError,
+        "soft_max: max_bias = -8; it must not be negative; got x [3, 4], mask [3, 4]",
+    ),
+    "rope without a base": (
+        lambda: tp.rope(t(64, 4, 7), t(7, dtype=I32), dims=64, base=0),
+        tp.ShapeError,
+        "rope: base = 0; it must be above 0; got x [7, 4, 64], positions [7]",
+    ),
+    "YaRN whose base turns nothing": (
+        lambda: tp.rope(
+            t(64, 4, 7), t(7, dtype=I32), dims=64, base=1, ext_factor=1, original_context=9
+        ),
+        tp.ShapeError,
+        "rope: ext_factor needs a base other than 1, which turns all pairs alike; "
+        "got x [7, 4, 64], positions [7]",
+    ),
+    "YaRN between turns that have no logarithm": (
+        lambda: tp.rope(
+            t(64, 4, 7), t(7, dtype=I32), dims=64, beta_slow=0, ext_factor=1, original_context=9
+        ),
+        tp.ShapeError,
+        "rope: ext_factor needs beta_slow above 0, got 0; got x [7, 4, 64], positions [7]",
+    ),
+    "shape that is a number": (
+        lambda: tp.input("x", 3, F32),
+        tp.ShapeError,
+        "tensor 'x': shape 3; give a tuple of sizes, such as (3,)",
+    ),
+    "reshape to a number": (
+        lambda: tp.reshape(t(8), 8),
+        tp.ShapeError,
+        "reshape: shape 8; give a tuple of sizes, such as (3,)",
+    ),
     "rope of an unknown mode": (
         lambda: tp.rope(t(64, 4, 7), t(7, dtype=I32), dims=64, mode="neo"),
         tp.ShapeError,

@@ -11,7 +11,7 @@ import tensorplug as tp
 from tensorplug import transfer
 from tensorplug.device import HostBuffer, allocate, place, place_in
 from tensorplug.device.placing import LinearAllocator, align, buffer_sizes
-from tensorplug.errors import BufferTooLarge
+from tensorplug.errors import BufferTooLarge, Closed
 from tensorplug.graph.tensor import leaf
 from tensorplug_testing.null import NullBufferType, NullDevice
 
@@ -341,3 +341,27 @@ def test_blocks_are_placed_from_their_stored_bytes() -> None:
 
         assert placed.shape == (2, 32)
         np.testing.assert_array_equal(placed.numpy(), rows)
+
+
+def test_half_a_block_is_refused(null: NullDevice) -> None:
+    with pytest.raises(tp.ShapeError) as error:
+        place("w", np.zeros(33, np.uint8), null.buffer_type, dtype="q8_0")
+
+    assert str(error.value) == (
+        "w: rows of q8_0 are whole blocks of 34 bytes, got rows of 33 bytes"
+    )
+
+
+def test_rows_of_several_lengths_are_refused(null: NullDevice) -> None:
+    with pytest.raises(tp.ShapeError, match=r"^data of list is not an array of one shape: "):
+        place("w", [[1, 2], [3]], null.buffer_type)
+
+
+def test_closed_stream_places_nothing(null: NullDevice) -> None:
+    backend = null.open()
+    backend.close()
+
+    with pytest.raises(Closed, match="is closed"):
+        backend.place("w", [1.0])
+
+    assert null.live_buffers == 0

@@ -195,6 +195,7 @@ class Backend(Resource, ABC):
         dtype: DTypeLike | None = None,
     ) -> Tensor:
         """Return a persistent tensor with a copy of `data` in a buffer of its own."""
+        self.check_open()
         return place(name, data, buffer_type or self.buffer_type, usage=usage, dtype=dtype)
 
     @abstractmethod

@@ -7,7 +7,7 @@ import numpy as np
 
 from tensorplug.dtypes import BF16, DType, DTypeLike
 from tensorplug.dtypes import dtype as dtype_of
-from tensorplug.errors import DTypeError
+from tensorplug.errors import DTypeError, ShapeError
 from tensorplug.graph.tensor import Array
 
 HOST = frozenset({1, 3, 11, 13})
@@ -19,7 +19,7 @@ def as_host(data: Any, dtype: DTypeLike | None = None) -> tuple[Array, DType]:
 
     The type of the data is the default. Memory that the host can read is not copied; memory of a
     device is copied to the host once. bf16 becomes uint16 for tensors of bf16, and f32 for others.
-    Raises DTypeError.
+    Raises DTypeError, ShapeError.
     """
     array = data if isinstance(data, np.ndarray) else _array(data)
     if array is data and array.dtype.isbuiltin:  # inputs of each run: a name takes microseconds
@@ -46,7 +46,12 @@ def is_bf16(data: Any) -> bool:
 
 def _array(data: Any) -> Array:
     if not hasattr(data, "__dlpack__"):
-        return np.asarray(data)
+        try:
+            return np.asarray(data)
+        except ValueError as error:  # lists of several lengths
+            raise ShapeError(
+                f"data of {type(data).__name__} is not an array of one shape: {error}"
+            ) from error
     source = _Bits(data) if is_bf16(data) else data
     remedy = ""
     try:

@@ -128,6 +128,11 @@ def _spec(name: str, array: Array, kind: DType) -> Tensor:
             "encode the values first, or cast() them in a graph"
         )
     if kind.is_block and shape:
+        if shape[-1] % kind.size:
+            raise ShapeError(
+                f"{name}: rows of {kind.name} are whole blocks of {kind.size} bytes, got rows of "
+                f"{shape[-1]} bytes"
+            )
         shape = (*shape[:-1], shape[-1] // kind.size * kind.block)
     return leaf(name, shape, kind)
 

@@ -9,7 +9,7 @@ memory; other tensors get a place from the bindings of a schedule.
 import enum
 import itertools
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -335,20 +335,31 @@ def pad_ne(sizes: tuple[int, ...]) -> Ne:
     return (a, b, c, d)
 
 
+def sizes_of(shape: Iterable[int], where: str) -> tuple[int, ...]:
+    """`shape` as a tuple. Raises ShapeError for one number."""
+    try:
+        return tuple(shape)
+    except TypeError as error:
+        raise ShapeError(
+            f"{where}: shape {shape!r}; give a tuple of sizes, such as (3,)"
+        ) from error
+
+
 def ne_of(shape: tuple[int, ...] | list[int], where: str) -> tuple[Ne, int]:
     """Turn a NumPy-order shape into (`ne`, rank). Raises ShapeError."""
+    shape = sizes_of(shape, where)
     if len(shape) > MAX_RANK:
         raise ShapeError(
-            f"{where}: {len(shape)} dimensions {tuple(shape)}; at most {MAX_RANK} are possible"
+            f"{where}: {len(shape)} dimensions {shape}; at most {MAX_RANK} are possible"
         )
     try:
         ne = tuple(operator.index(n) for n in reversed(shape))
     except TypeError as error:
         raise ShapeError(
-            f"{where}: shape {tuple(shape)}; sizes are integers, and a graph is made for one shape"
+            f"{where}: shape {shape}; sizes are integers, and a graph is made for one shape"
         ) from error
     if any(n < 0 for n in ne):
-        raise ShapeError(f"{where}: negative size in shape {tuple(shape)}")
+        raise ShapeError(f"{where}: negative size in shape {shape}")
     return pad_ne(ne), len(shape)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from tensorplug.dtypes import F32
 from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.matmul import WEIGHTS
-from tensorplug.ops.rules import ONLY_F32, always, repeat_over_batch
+from tensorplug.ops.rules import ONLY_F32, always, check_max_bias, repeat_over_batch
 from tensorplug.ops.softmax import MASKS
 from tensorplug.ops.split import PARTIAL, Axis, Way
 from tensorplug.ops.table import Call, Op, Param, Shape, Source, apply, register_op
@@ -27,8 +27,7 @@ def _attended(call: Call) -> Shape:
             raise call.fail("mask must be [positions of k, at least the tokens of q]")
         if not repeat_over_batch(mask, q):
             raise call.fail("mask does not repeat over the heads and batch of q")
-    elif call.params["max_bias"]:
-        raise call.fail("max_bias scales a mask, but there is no mask")
+    check_max_bias(call)
     if sinks is not None and sinks.ne != (q.ne[2], 1, 1, 1):
         raise call.fail("sinks must have one element for each head of q")
     return (v.ne[0], q.ne[2], q.ne[1], q.ne[3]), max(q.rank, 3)

@@ -40,8 +40,21 @@ def _fits(call: Call) -> None:
     pairs = dims if mode == "vision" else dims // 2
     if factors is not None and factors.ne[0] < pairs:
         raise call.fail(f"factors must have at least {pairs} elements")
-    if call.params["ext_factor"] and call.int("original_context") <= 0:
+    if not call.number("base") > 0:
+        raise call.fail(f"base = {call.number('base'):g}; it must be above 0")
+    if call.params["ext_factor"]:
+        _check_yarn(call)
+
+
+def _check_yarn(call: Call) -> None:
+    """Refuse what has no logarithm in the formula of YaRN."""
+    if call.int("original_context") <= 0:
         raise call.fail("ext_factor needs original_context, the context length in training")
+    if call.params["base"] == 1:
+        raise call.fail("ext_factor needs a base other than 1, which turns all pairs alike")
+    for name in ("scale", "beta_fast", "beta_slow"):
+        if not call.number(name) > 0:
+            raise call.fail(f"ext_factor needs {name} above 0, got {call.number(name):g}")
 
 
 def _check_sections(call: Call) -> None:

@@ -91,6 +91,15 @@ def overlap(source: Tensor, target: Tensor, *, equal: bool = False) -> bool:
     return start < other + target.nbytes and other < start + source.nbytes
 
 
+def check_max_bias(call: Call) -> None:
+    """`max_bias` is not negative, and above 0 only with a mask."""
+    max_bias = call.number("max_bias")
+    if not max_bias >= 0:
+        raise call.fail(f"max_bias = {max_bias:g}; it must not be negative")
+    if max_bias and call.get("mask") is None:
+        raise call.fail("max_bias scales a mask, but there is no mask")
+
+
 def same_shapes(first: str, second: str) -> Check:
     """Both sources have equal sizes. The check passes if one is absent."""
 

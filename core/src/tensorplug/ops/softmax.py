@@ -8,6 +8,7 @@ from tensorplug.ops.rules import (
     ONLY_F32,
     REAL,
     always,
+    check_max_bias,
     repeat_over_batch,
     same_shape_as,
     same_type_as,
@@ -27,9 +28,7 @@ def _mask_fits(call: Call) -> None:
             raise call.fail("mask does not repeat over dimensions 2 and 3 of x")
     if sinks is not None and sinks.ne != (x.ne[2], 1, 1, 1):
         raise call.fail("sinks must be a vector with one element for each head, ne[2] of x")
-    max_bias = call.params["max_bias"]
-    if max_bias and mask is None:
-        raise call.fail("max_bias scales a mask, but there is no mask")
+    check_max_bias(call)
 
 
 def _parts(call: Call) -> Iterable[Way]:

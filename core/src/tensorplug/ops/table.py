@@ -82,6 +82,12 @@ class Call:
             )
         return value
 
+    def number(self, name: str) -> float:
+        """The float parameter `name`."""
+        value = self.params[name]
+        assert isinstance(value, float), "_coerce() makes it one"
+        return value
+
     def fail(self, problem: str) -> ShapeError:
         """Return a ShapeError that names the op, the problem and the shapes of all sources."""
         shapes = ", ".join(

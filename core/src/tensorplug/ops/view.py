@@ -6,7 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tensorplug.dtypes import DType
 from tensorplug.errors import ShapeError
-from tensorplug.graph.tensor import MAX_RANK, Ne, Tensor, Value, contiguous_nb, ne_of, pad_ne
+from tensorplug.graph.tensor import (
+    MAX_RANK,
+    Ne,
+    Tensor,
+    Value,
+    contiguous_nb,
+    ne_of,
+    pad_ne,
+    sizes_of,
+)
 from tensorplug.ops.axes import moves_of
 from tensorplug.ops.rules import ANY, contiguous, same_type_as
 from tensorplug.ops.split import AXES, PARTIAL, Shard, Way, resized, ways
@@ -229,6 +238,7 @@ def reshape(x: Tensor, shape: tuple[int, ...], *, name: str = "") -> Tensor:
     >>> tp.reshape(x, (3, -1)).shape
     (3, 4)
     """
+    shape = sizes_of(shape, "reshape")
     if shape.count(-1) > 1:
         raise ShapeError(f"reshape: {shape} has more than one size -1")
     known = math.prod(n for n in shape if n >= 0)
