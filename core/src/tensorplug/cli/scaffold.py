@@ -14,7 +14,7 @@ from tensorplug.registry.spec import HINTS, is_backend_name
 MOST_NAME = 60
 """Characters of a name, which names of files and classes repeat."""
 PACKAGES = ("emulator", "llm", "simt", "testing")
-"""Packages `tensorplug_NAME` that are no backends."""
+"""Names of packages `tensorplug_NAME` with something other than a backend."""
 SUFFIX = ".txt"
 """The suffix of template files: with it they are data of this package, not modules."""
 

@@ -5,7 +5,7 @@ from typing import Any
 
 LARGEST = (1 << 63) - 1
 NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-"""Keywords whose values are schemas by names that are no keywords."""
+"""Keywords whose values are schemas by names of any kind."""
 LIMITS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
 

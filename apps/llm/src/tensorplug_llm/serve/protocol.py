@@ -16,8 +16,8 @@ UNREADABLE = ServeError(
 
 
 CONNECTIONS = 4096
-"""Connections at once; fewer where the system lets the process open less than twice as many files,
-since one that it cannot accept is tried again and again."""
+"""Connections at once; fewer where they would be over half of the files that the process may open,
+since a connection that it cannot accept is tried again and again."""
 
 
 class Protocol(H11Protocol):
