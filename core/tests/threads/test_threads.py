@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -329,6 +330,54 @@ def test_scheduler_that_another_thread_runs_neither_waits_nor_gives_memory_back(
     assert refused == [
         "scheduler: entered while another thread or call runs it; give each thread its own"
     ]
+
+
+@pytest.mark.parametrize("what", ["scheduler", "schedule"])
+def test_what_another_thread_runs_is_closed_after_that_run(
+    what: str, null: NullDevice, streams: list[tp.Backend]
+) -> None:
+    x = tp.input("x", (4, 4), tp.F32)
+    y = tp.relu(x)
+    scheduler = tp.Scheduler(streams)
+    schedule = scheduler.schedule(y, pins={y: streams[0]})
+    closing = scheduler if what == "scheduler" else schedule
+    thread = threading.Thread(target=partial(closing.close, force=True))
+    closed_inside: list[bool] = []
+
+    def meanwhile() -> None:
+        thread.start()
+        thread.join(0.1)
+        closed_inside.append(closing.closed)
+
+    null.faults.plan("compute", 1, meanwhile)
+    schedule.run({x: X})
+    thread.join()
+
+    assert closed_inside == [False]
+    assert schedule.closed
+    with pytest.raises(Closed):
+        schedule.run({x: X})
+    scheduler.close()
+
+
+def test_run_cannot_close_what_it_runs(null: NullDevice, streams: list[tp.Backend]) -> None:
+    x = tp.input("x", (4, 4), tp.F32)
+    y = tp.relu(x)
+    refused: list[str] = []
+    with tp.Scheduler(streams) as scheduler:
+        schedule = scheduler.schedule(y, pins={y: streams[0]})
+
+        def close() -> None:
+            try:
+                scheduler.close(force=True)
+            except SchedulerBusy as error:
+                refused.append(str(error))
+
+        null.faults.plan("compute", 1, close)
+
+        np.testing.assert_array_equal(schedule.run({x: X})[y], np.maximum(X, 0))
+
+    assert refused == ["scheduler: closed by a call that it runs; close it later"]
 
 
 def test_schedule_that_another_thread_closes_before_its_turn_does_not_run(

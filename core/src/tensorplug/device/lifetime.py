@@ -3,13 +3,17 @@
 import itertools
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import Self, final
 from weakref import ref
 
 from tensorplug.errors import Closed, ConcurrentUse, DeviceError, LiveChildren
 from tensorplug.system.forks import in_child, keep_for_ever
+
+NOBODY = 0
+"""No thread has this number."""
 
 
 class Resource:
@@ -85,6 +89,14 @@ class Resource:
         """
         if self._closed:
             return
+        with self._apart():
+            self._close_all(force=force)
+
+    def _apart(self) -> AbstractContextManager[None]:
+        """Held while this object and its children close; waits for other threads that use them."""
+        return nullcontext()
+
+    def _close_all(self, *, force: bool) -> None:
         living = self.children
         if living and not force:
             names = ", ".join(repr(child) for child in living[:5])
@@ -170,6 +182,8 @@ class Turnstile:
 
     def __init__(self, what: str, error: type[ConcurrentUse] = ConcurrentUse) -> None:
         self._lock = threading.Lock()
+        self._owner = NOBODY
+        self._is_closing = False
         self._what = what
         self._error = error
         in_child(self)
@@ -180,8 +194,29 @@ class Turnstile:
                 f"{self._what}: entered while another thread or call runs it; give each thread "
                 "its own"
             )
+        self._owner = threading.get_ident()
+
+    @contextmanager
+    def closing(self) -> Iterator[None]:
+        """Wait for the thread inside, then let none in. May be entered again while it is held.
+
+        Raises the error where the thread that is inside closes what it runs.
+        """
+        if self._owner == threading.get_ident():
+            if not self._is_closing:
+                raise self._error(f"{self._what}: closed by a call that it runs; close it later")
+            yield
+            return
+        self._lock.acquire()
+        self._owner, self._is_closing = threading.get_ident(), True
+        try:
+            yield
+        finally:
+            self._is_closing = False
+            self.__exit__()
 
     def __exit__(self, *_: object) -> None:
+        self._owner = NOBODY
         # contextlib.suppress would cost some microseconds in each run of a plan or schedule.
         try:  # noqa: SIM105
             self._lock.release()
@@ -190,3 +225,4 @@ class Turnstile:
 
     def _renew_after_fork(self) -> None:
         self._lock = threading.Lock()
+        self._owner, self._is_closing = NOBODY, False

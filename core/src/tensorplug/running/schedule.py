@@ -2,7 +2,7 @@
 
 from collections import ChainMap
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -79,7 +79,7 @@ class Schedule(Resource):
             self.given_ids = given_ids(self.graph)
             check_constants(self.graph)
         except BaseException:
-            self.close()
+            self._close_all(force=False)  # not close(): the caller has the turn
             raise
 
     def prepare(self, start: "Restart | None" = None) -> None:
@@ -401,6 +401,9 @@ class Schedule(Resource):
             else:
                 stream = self.runs.fleet.backends[split.stream]
                 batch.plans.append(self.runs.plans.take(stream, bound))
+
+    def _apart(self) -> AbstractContextManager[None]:
+        return self.runs.turn.closing()
 
     def _close(self) -> None:
         self.release()

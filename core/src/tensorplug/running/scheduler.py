@@ -5,7 +5,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypedDict, TypeVar, Unpack
 
 from tensorplug.device import observing
@@ -247,6 +247,9 @@ class Scheduler(Resource):
             return until_done(Attempt(self._runs, kinds=(DeviceError,)), lambda _: make())
         with self._runs.turn:
             return make()
+
+    def _apart(self) -> AbstractContextManager[None]:
+        return self._runs.turn.closing()
 
     def _close(self) -> None:
         self._runs.close()
