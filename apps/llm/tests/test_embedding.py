@@ -99,6 +99,16 @@ def test_a_text_has_the_embedding_that_it_has_alone(bert: LanguageModel) -> None
         np.testing.assert_allclose(row, bert.embed([text])[0], rtol=0, atol=2e-6)
 
 
+def test_a_model_that_embedded_closes(tmp_path: Path, cpu: Backend) -> None:
+    model = load_model(written("bert", tmp_path), [cpu])
+    embedder = model.embedder()
+    model.embed(["a b"])
+
+    model.close()
+
+    assert embedder.closed
+
+
 def test_embeddings_have_length_one(bert: LanguageModel) -> None:
     lengths = np.linalg.norm(bert.embed(["a", "b c"]), axis=1)
 

@@ -5,9 +5,10 @@ import gc
 import math
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,6 +76,28 @@ def test_engine_without_a_thread_computes_where_its_streams_are_read(model: Lang
     assert first == expected[-1]
     assert found == expected
     assert unread.finish == "cancelled"
+
+
+def test_engine_without_a_thread_computes_where_asyncio_reads(model: LanguageModel) -> None:
+    expected = lone(model)
+
+    async def read(engine: Engine) -> list[list[int]]:
+        async def one(prompt: Sequence[int]) -> list[int]:
+            return [sampled.token async for sampled in engine.submit(prompt, GREEDY)]
+
+        return await asyncio.gather(*map(one, PROMPTS))
+
+    with Engine(model, context=256, kv=tp.F32, threaded=False) as engine:
+        assert asyncio.run(read(engine)) == expected
+
+
+@pytest.mark.parametrize("prompt", ["the", [1.5], [None]], ids=repr)
+def test_prompt_that_is_not_of_token_ids_is_refused(model: LanguageModel, prompt: Any) -> None:
+    with (
+        Engine(model, context=256, kv=tp.F32, threaded=False) as engine,
+        pytest.raises(OptionError, match=r"^prompt: has .*; give ids of tokens, which tokenizer"),
+    ):
+        engine.submit(prompt, GREEDY)
 
 
 def test_texts_can_be_read_by_asyncio(model: LanguageModel) -> None:

@@ -286,6 +286,57 @@ def test_conversation_goes_with_the_next_message(page: Any) -> None:
     assert [m["content"] for m in asked[1]["messages"]] == ["first", "One.", "second"]
 
 
+@pytest.mark.parametrize("how", ["one", "all"])
+def test_conversation_that_is_deleted_while_it_is_answered_stays_deleted(
+    page: Any, how: str
+) -> None:
+    page.route("**/v1/chat/completions", lambda route: route.continue_(post_data=endless(route)))
+    page.on("dialog", lambda dialog: dialog.accept())
+    ask(page, "hello")
+    page.wait_for_selector(BEGUN)
+
+    if how == "one":
+        page.get_by_role("button", name="Delete: hello").click()
+    else:
+        page.click("#open-settings")
+        page.click("#forget")
+
+    page.wait_for_selector("#stop", state="hidden")
+    assert titles(page) == []
+    page.reload()
+    ready(page, "tiny")
+    assert titles(page) == []
+
+
+def test_choosing_the_conversation_that_is_answered_changes_nothing(page: Any) -> None:
+    page.route("**/v1/chat/completions", lambda route: route.continue_(post_data=endless(route)))
+    ask(page, "hello")
+    page.wait_for_selector(BEGUN)
+    early = len(page.locator(".answer .text").inner_text())
+
+    page.get_by_role("button", name="hello", exact=True).click()
+
+    page.wait_for_function(f"document.querySelector('.answer .text').innerText.length > {early}")
+    page.click("#stop")
+    page.wait_for_selector(".again")
+    shown = page.locator(".answer .text").inner_text()
+    page.reload()
+    page.wait_for_selector(BEGUN)
+    assert page.locator(".answer .text").inner_text() == shown
+
+
+def test_question_without_an_answer_is_not_sent_again(page: Any) -> None:
+    page.route("**/v1/chat/completions", lambda route: route.abort())
+    ask(page, "first")
+    page.wait_for_selector(".failed")
+    page.unroute("**/v1/chat/completions")
+    asked = answering(page, "Two.")
+
+    ask_and_wait(page, "second")
+
+    assert asked[0]["messages"] == [{"role": "user", "content": "second"}]
+
+
 def test_damaged_notes_of_the_browser_are_left_out(page: Any) -> None:
     for value in ("{", "null", '{"id": 1}', '{"id": "x", "title": "t", "messages": [null]}'):
         page.evaluate("(v) => { localStorage['tensorplug.chat.' + Math.random()] = v; }", value)

@@ -327,6 +327,9 @@ def test_without_log_probabilities_none_are_computed() -> None:
         ("max_tokens", 0, "a number of at least 1"),
         ("n", 0, "a number of at least 1"),
         ("n", None, "a number of at least 1"),
+        ("temperature", 10**400, "a number of at least 0"),
+        ("stop", 5, "a text or a list of texts"),
+        ("logit_bias", 5, "numbers by token ids"),
         ("logprobs", -1, "a number of at least 0"),
         ("logprobs", 2.5, "a whole number"),
     ],
@@ -344,11 +347,23 @@ def test_stop_strings_that_are_empty_or_not_texts_are_refused(stop: Any) -> None
         SamplingParams(stop=stop)
 
 
+def test_numbers_of_numpy_are_numbers() -> None:
+    bias = {np.int64(3): np.float32(1)}
+    found = SamplingParams(max_tokens=np.int64(3), top_p=np.float32(0.5), logit_bias=bias)
+
+    assert repr(found) == "SamplingParams(top_p=0.5, logit_bias={3: 1.0}, max_tokens=3)"
+
+
+def test_text_of_a_number_is_not_a_number() -> None:
+    with pytest.raises(OptionError, match=r"^sampling: temperature is '0\.5'; give a number"):
+        SamplingParams(temperature="0.5")  # type: ignore[arg-type]
+
+
 def test_one_stop_string_needs_no_tuple() -> None:
     assert SamplingParams(stop="\n\n").stop == ("\n\n",)
 
 
-@pytest.mark.parametrize("bias", [{-1: 1.0}, {"a": 1.0}, {1: math.nan}, {1: math.inf}])
+@pytest.mark.parametrize("bias", [{-1: 1.0}, {"a": 1.0}, {1: "x"}, {1: math.nan}, {1: math.inf}])
 def test_bias_that_is_no_number_for_a_token_is_refused(bias: Any) -> None:
     with pytest.raises(OptionError, match=r"^sampling: logit_bias has "):
         SamplingParams(logit_bias=bias)

@@ -28,6 +28,15 @@ def test_offsets_of_tokens_go_on_from_part_to_part_of_a_completion() -> None:
     assert found == [[0, 1], [2, 2, 4]]
 
 
+def test_offsets_count_what_bytes_that_are_no_character_become() -> None:
+    ids = load_tokenizer(TOKENIZER).encode("éé!", add_special=False)
+    tokens = [Sampled(id, -1.0, ()) for id in (ids[1], ids[3], ids[0], ids[4], ids[4])]
+
+    choice = answer().part(Piece(0, "", tokens))["choices"][0]
+
+    assert choice["logprobs"]["text_offset"] == [0, 1, 2, 3, 4]
+
+
 def test_parts_of_characters_are_told_apart_in_log_probabilities_of_completions() -> None:
     tokens = sampled("aé!")
 

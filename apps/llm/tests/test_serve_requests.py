@@ -282,9 +282,20 @@ def test_parameters_that_change_no_token_are_taken() -> None:
     assert found == requests.chat_request(CHAT | {"stream_options": {"include_usage": True}})
 
 
-@pytest.mark.parametrize("seed", [-1, -(1 << 62), 0, 1 << 62])
+@pytest.mark.parametrize("seed", [-2, -(1 << 62), 0, 1 << 62])
 def test_any_seed_of_64_bits_is_taken(seed: int) -> None:
     assert requests.chat_request(CHAT | {"seed": seed}).params.seed == seed % (1 << 64)
+
+
+def test_seed_of_minus_one_is_any_seed_as_in_llama_cpp() -> None:
+    assert requests.chat_request(CHAT | {"seed": -1}).params.seed is None
+
+
+def test_unknown_parameters_that_are_null_are_left_out() -> None:
+    message = {"role": "user", "content": "hello", "tool_calls": None}
+    asked = {"messages": [message], "reasoning_effort": None}
+
+    assert requests.chat_request(asked).messages == ({"role": "user", "content": "hello"},)
 
 
 @pytest.mark.parametrize(
@@ -298,6 +309,7 @@ def test_any_seed_of_64_bits_is_taken(seed: int) -> None:
 )
 def test_prompt_that_is_too_long_names_the_parameter_of_its_path(path: str, param: str) -> None:
     assert guard.refusal_of(PromptTooLong("prompt: is too long"), path).param == param
+    assert guard.refusal_of(OptionError("prompt: has no tokens"), path).param == param
 
 
 @pytest.mark.parametrize(

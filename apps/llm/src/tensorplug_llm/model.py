@@ -4,6 +4,7 @@ import enum
 import os
 import time
 from collections.abc import Iterable, Sequence
+from numbers import Integral
 from typing import Literal
 
 import tensorplug as tp
@@ -133,6 +134,10 @@ class LanguageModel(Resource):
         """Raise OptionError unless these are tokens of the model, at least one."""
         if not len(ids):
             raise OptionError("prompt: has no tokens; give at least one")
+        if wrong := [id for id in ids if not _is_whole(id)]:
+            raise OptionError(
+                f"prompt: has {wrong[0]!r}; give ids of tokens, which tokenizer.encode(text) makes"
+            )
         size = self.tokenizer.vocab_size
         if min(ids) < 0 or max(ids) >= size:
             raise OptionError(
@@ -144,7 +149,14 @@ class LanguageModel(Resource):
         """Where each weight can be read again."""
         return {t: FileSource(self.file, t.name) for t in self.weights.tensors.values()}
 
+    @property
+    def children(self) -> list[Resource]:
+        """Engines and what else was made of this model; its own embedder closes with it."""
+        return [child for child in super().children if child is not self._embedder]
+
     def _close(self) -> None:
+        if self._embedder is not None:
+            self._embedder.close(force=True)
         self.weights.close()
         self.file.close()
         for resource in reversed(self._owned):
@@ -153,6 +165,10 @@ class LanguageModel(Resource):
     def __repr__(self) -> str:
         state = "closed" if self.closed else ", ".join(b.name for b in self.backends)
         return f"<LanguageModel {self.file.path.name}, {self.hparams.architecture}, {state}>"
+
+
+def _is_whole(id: object) -> bool:
+    return type(id) is int or isinstance(id, Integral)
 
 
 def context_size(hparams: HParams, context: int | None) -> int:

@@ -160,6 +160,9 @@ class Stream:
         """Wait until there are tokens or the text has ended."""
         import asyncio  # noqa: PLC0415 - takes 20 ms, and threads need none of it
 
+        while self._compute is not None and not self._items and not self.finish:
+            self._compute()
+            await asyncio.sleep(0)
         while True:
             with self._changed:
                 if self._items:

@@ -2,8 +2,9 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
 from typing import Any
 
 from tensorplug.errors import OptionError
@@ -64,19 +65,12 @@ class SamplingParams:
             _check_range(name, getattr(self, name), low, high)
         for name in _INTEGERS:
             _check_integer(name, getattr(self, name))
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        for text in stop:
-            if not isinstance(text, str) or not text:
-                raise OptionError(f"sampling: stop has {text!r}; give texts that are not empty")
-        object.__setattr__(self, "stop", stop)
-        for token, bias in self.logit_bias.items():
-            fits = bias == -math.inf or abs(bias) <= LARGEST
-            if not isinstance(token, int) or token < 0 or not fits:
-                raise OptionError(
-                    f"sampling: logit_bias has {token!r}: {bias}; give ids of tokens, each with "
-                    f"-inf or a number from {-LARGEST:g} to {LARGEST:g}"
-                )
-        object.__setattr__(self, "logit_bias", dict(self.logit_bias))
+        for name, *_ in _RANGES:  # numbers of NumPy become Python's
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, int(value) if name in _INTEGERS else float(value))
+        object.__setattr__(self, "stop", _stops(self.stop))
+        object.__setattr__(self, "logit_bias", _biases(self.logit_bias))
         if self.json_schema is not None:
             if self.grammar is not None:
                 raise OptionError("sampling: json_schema and grammar exclude each other; give one")
@@ -125,18 +119,56 @@ _INTEGERS = ("top_k", "repeat_last_n", "seed", "max_tokens", "n", "logprobs")
 _MAY_BE_NONE = frozenset({"seed", "max_tokens", "logprobs"})
 
 
-def _check_range(name: str, value: float | None, low: float, high: float) -> None:
+def _check_range(name: str, value: object, low: float, high: float) -> None:
     if value is None and name in _MAY_BE_NONE:
         return
-    if isinstance(value, int | float) and math.isfinite(value) and low <= value <= high:
+    if _is_number(value, low, high):
         return
     wanted = f"from {low:g} to {high:g}" if math.isfinite(high) else f"of at least {low:g}"
-    raise OptionError(f"sampling: {name} is {value}; give a number {wanted}")
+    raise OptionError(f"sampling: {name} is {_shown(value)}; give a number {wanted}")
 
 
-def _check_integer(name: str, value: float | None) -> None:
-    if value is not None and not isinstance(value, int):
-        raise OptionError(f"sampling: {name} is {value}; give a whole number")
+def _check_integer(name: str, value: object) -> None:
+    if value is not None and not isinstance(value, Integral):
+        raise OptionError(f"sampling: {name} is {_shown(value)}; give a whole number")
+
+
+def _is_number(value: Any, low: float, high: float) -> bool:
+    """Whether it is a finite number in a range; texts and complex numbers are not."""
+    try:
+        number = float(value) if isinstance(value, Real) else math.nan
+    except OverflowError:  # an integer beyond floats
+        return False
+    return low <= number <= high and number < math.inf
+
+
+def _shown(value: object) -> str:
+    """A number as it is; anything else so that it cannot be taken for one."""
+    return str(value) if isinstance(value, Real) else repr(value)[:80]
+
+
+def _stops(stop: object) -> tuple[str, ...]:
+    stops = (stop,) if isinstance(stop, str) else stop
+    if not isinstance(stops, Iterable):
+        raise OptionError(f"sampling: stop is {_shown(stop)}; give a text or a list of texts")
+    found = tuple(stops)
+    for text in found:
+        if not isinstance(text, str) or not text:
+            raise OptionError(f"sampling: stop has {text!r}; give texts that are not empty")
+    return found
+
+
+def _biases(biases: object) -> dict[int, float]:
+    if not isinstance(biases, Mapping):
+        raise OptionError(f"sampling: logit_bias is {_shown(biases)}; give numbers by token ids")
+    for token, bias in biases.items():
+        fits = bias == -math.inf or _is_number(bias, -LARGEST, LARGEST)
+        if not (isinstance(token, Integral) and _is_number(token, 0, math.inf) and fits):
+            raise OptionError(
+                f"sampling: logit_bias has {token!r}: {_shown(bias)}; give ids of tokens, each "
+                f"with -inf or a number from {-LARGEST:g} to {LARGEST:g}"
+            )
+    return {int(token): float(bias) for token, bias in biases.items()}
 
 
 def _check_size(name: str, text: str) -> None:

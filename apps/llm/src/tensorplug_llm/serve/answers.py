@@ -1,5 +1,6 @@
 """OpenAI's JSON of answers, whole and in parts, from what was generated."""
 
+import codecs
 import json
 import secrets
 import string
@@ -156,12 +157,25 @@ def _call_id() -> str:
     return "".join(secrets.choice(ID_LETTERS) for _ in range(9))
 
 
+class _Length:
+    """Counts the characters of a result whose bytes come in pieces."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._whole = 0
+
+    def add(self, piece: bytes) -> int:
+        """The number before this piece, with one for a character of which the end is missing."""
+        before = self._whole + bool(self._decoder.getstate()[0])
+        self._whole += len(self._decoder.decode(piece))
+        return before
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionAnswer(Head):
     """`/v1/completions`."""
 
-    _ends: dict[int, int] = field(default_factory=dict)
-    """Characters of each result so far."""
+    _lengths: dict[int, "_Length"] = field(default_factory=dict)
 
     def whole(self, results: Sequence[Result], used: Json) -> Json:
         """The answer."""
@@ -201,10 +215,8 @@ class CompletionAnswer(Head):
 
     def _offset(self, index: int, id: int) -> int:
         """Characters before the next token of a result; one that is cut counts in its first."""
-        before = self._ends.get(index, 0)
         piece = b"" if self.tokenizer.is_silent(id) else self.tokenizer.piece(id)
-        self._ends[index] = before + sum(byte & 0xC0 != 0x80 for byte in piece)
-        return before
+        return self._lengths.setdefault(index, _Length()).add(piece)
 
     def _text(self, id: int) -> str:
         """A token; by its bytes where it is a part of a character, as in OpenAI's API."""

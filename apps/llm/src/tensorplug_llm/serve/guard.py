@@ -157,6 +157,8 @@ def refusal_of(error: Exception, path: str = "") -> ServeError:
         param = PROMPTS.get(path)
         return ServeError(400, str(error), param=param, code="context_length_exceeded")
     if isinstance(error, OptionError | FormatError):
+        if str(error).startswith("prompt: "):
+            return ServeError(400, str(error), param=PROMPTS.get(path))
         named = re.match(r"sampling: (\w+)", str(error))
         param = named and CONSTRAINTS.get(named[1], named[1])
         is_ours = named is not None and param == named[1]

@@ -79,8 +79,9 @@ class Fields:
         return value
 
     def check_empty(self) -> None:
-        """Refuse fields that nothing has taken."""
-        for name in self._left.keys() - IGNORED:
+        """Refuse fields that nothing has taken, unless they are null."""
+        given = {name for name, value in self._left.items() if value is not None}
+        for name in given - IGNORED:
             name = self._within + name
             raise ServeError(
                 400,

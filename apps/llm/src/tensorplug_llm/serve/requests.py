@@ -18,6 +18,7 @@ MOST_STOP = 256
 """Characters of a stop string."""
 MOST_BIASES = 1024
 MOST_LOGPROBS = 20
+ANY_SEED = -1
 COMPLETION_TOKENS = 16
 """`max_tokens` of a completion that does not say it, as in OpenAI's API."""
 
@@ -167,9 +168,10 @@ def _logprobs(name: str, value: Any) -> int:
     return tokens
 
 
-def _seed(name: str, value: Any) -> int:
-    """Any number of 64 bits; ours begin at 0."""
-    return reading.integer(name, value) % (1 << 64)
+def _seed(name: str, value: Any) -> int | None:
+    """Any number of 64 bits; ours begin at 0. As in llama.cpp, -1 asks for any seed."""
+    seed = reading.integer(name, value)
+    return None if seed == ANY_SEED else seed % (1 << 64)
 
 
 def _prompts(name: str, value: Any) -> tuple[str | tuple[int, ...], ...]:

@@ -105,14 +105,18 @@ function speed({ tokens, seconds, first, finish }) {
 // --- conversations --------------------------------------------------------------------------------
 
 function select(conversation) {
+  if (!running || conversation.id !== current.id) open(conversation);
+  drawer(false);
+  prompt.focus();
+}
+
+function open(conversation) {
   stop();
   current = conversation;
   if (models.includes(current.model)) of("model").value = current.model;
   drawModel();
   drawList();
   drawLog();
-  drawer(false);
-  prompt.focus();
 }
 
 function remove(conversation) {
@@ -146,11 +150,14 @@ function regenerate() {
   answer();
 }
 
+/** The messages without those that got no answer: templates take questions and answers in turns. */
+function answered(messages) {
+  return messages.filter(({ content }, i) => content && (messages[i + 1]?.content ?? true));
+}
+
 async function answer() {
   const conversation = current;
-  const messages = conversation.messages
-    .filter((message) => message.content)
-    .map(({ role, content }) => ({ role, content }));
+  const messages = answered(conversation.messages).map(({ role, content }) => ({ role, content }));
   const message = { role: "assistant", content: "", tokens: 0 };
   conversation.model = of("model").value;
   conversation.messages.push(message);
@@ -195,7 +202,7 @@ async function answer() {
     if (error.status === 401) askKey(error.message);
   }
   running = null;
-  keep(conversation);
+  if (store.has(conversation.id)) keep(conversation); // else it was deleted meanwhile
   redraw();
   buttons();
   drawList();

@@ -38,6 +38,10 @@ export function keep(conversation) {
   }
 }
 
+export function has(id) {
+  return localStorage.getItem(PREFIX + id) !== null;
+}
+
 export function remove(id) {
   localStorage.removeItem(PREFIX + id);
 }
