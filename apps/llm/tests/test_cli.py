@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 from tensorplug import Backend
 from tensorplug.cli import app as tensorplug_app
 from tensorplug_llm.cli import app
+from tensorplug_llm.cli.output import write
 from tensorplug_llm.testing import tiny_models
 
 Write = Callable[..., Path]
@@ -432,6 +433,25 @@ def test_console_script_survives_a_reader_that_leaves(model_file: Write) -> None
         complaints = process.stderr.read()
 
     assert "Traceback" not in complaints
+
+
+ESCAPES = "\x1b[31mred\x1b[0m \x1b]0;title\x07 \x9b2J\n"
+
+
+def test_text_of_a_model_reaches_a_pipe_as_it_is(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    write(ESCAPES)
+
+    assert capfdbinary.readouterr().out == ESCAPES.encode()
+
+
+def test_terminal_shows_control_characters_instead_of_obeying_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
+    write(ESCAPES)
+
+    assert capsys.readouterr().out == ("\\x1b[31mred\\x1b[0m \\x1b]0;title\\x07 \\x9b2J\n")
 
 
 def test_parts_of_every_layer_say_what_whole_layers_say(run: Run) -> None:

@@ -32,5 +32,6 @@ def reporting(*, traceback: bool) -> Iterator[None]:
 
 def write(text: str) -> None:
     """Print text of a model at once, to a terminal without control characters."""
-    typer.echo(printable(text) if sys.stdout.isatty() else text, nl=False)
+    # `typer.echo` would take escape sequences out of what goes to a pipe or a file.
+    sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
