@@ -81,6 +81,27 @@ def test_a_new_conversation_keeps_its_instruction(conversation: Conversation) ->
     assert conversation.messages == [{"role": "system", "content": "be"}]
 
 
+def test_a_terminal_shows_control_characters_of_the_conversation(
+    conversation: Conversation,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    conversation.messages = [{"role": "user", "content": "\x1b]0;title\x07 \udce9"}]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
+    conversation.take("/history")
+
+    assert capsys.readouterr().out == "user: \\x1b]0;title\\x07 \\udce9\n"
+
+
+def test_control_characters_of_a_wrong_command_are_shown(
+    conversation: Conversation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    converse(conversation, lines("/\x1b[31m"))
+
+    assert capsys.readouterr().err == "[/\\x1b[31m: is not a command; /help lists them]\n"
+
+
 def test_a_conversation_is_saved(conversation: Conversation, tmp_path: Path) -> None:
     conversation.take("/system be")
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tensorplug.errors import OptionError, TensorplugError
+from tensorplug.text import printable
 from tensorplug_llm.cli.generating import params_of
 from tensorplug_llm.cli.loading import loaded
 from tensorplug_llm.cli.options import Choosing, Failing, Loading, Model, Remembering, with_groups
@@ -120,7 +121,7 @@ class Conversation:
         self.messages = [{"role": "system", "content": rest}] if rest else []
 
     def _history(self, _rest: str) -> None:
-        typer.echo(self._text())
+        write(f"{self._text()}\n")
 
     def _save(self, rest: str) -> None:
         if not rest:
@@ -157,7 +158,7 @@ def converse(conversation: Conversation, read: Callable[[], str]) -> None:
         except (OptionError, TensorplugError) as error:
             if conversation.engine.failure is not None:
                 raise
-            typer.echo(f"[{error}]", err=True)
+            typer.echo(f"[{printable(str(error))}]", err=True)
 
 
 @contextmanager
