@@ -120,7 +120,7 @@ def test_bytes_outside_utf8_are_saved_as_they_came(
     assert (tmp_path / "text").read_bytes() == b"system: caf\xe9\n"
 
 
-@pytest.mark.parametrize("line", ["/colour", "/undo", "/retry", "/save"])
+@pytest.mark.parametrize("line", ["/colour", "/undo", "/retry", "/save", "/save .", "/save a\0b"])
 def test_what_cannot_be_done_is_said_and_the_program_goes_on(
     line: str, conversation: Conversation, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -161,6 +161,18 @@ def test_folder_that_is_not_there_is_named(model: LanguageModel, tmp_path: Path)
         saved(model, tmp_path / "none" / "state")
 
 
+@pytest.mark.parametrize("folder", ["", ".", "..", "/"])
+def test_folder_in_the_place_of_a_state_is_one_line(folder: str, model_file: Write) -> None:
+    given = ["generate", str(model_file()), "--device", "cpu?threads=1", "--prompt", "a prompt"]
+
+    found = CliRunner().invoke(app, [*given, "--state", folder])
+
+    assert found.exit_code == 1
+    assert found.stderr == (
+        f"tensorplug-llm: {Path(folder)}: is a folder; give the path of a file for the state\n"
+    )
+
+
 def test_command_saves_the_state_and_reads_it(model_file: Write, tmp_path: Path) -> None:
     state = tmp_path / "state"
     given = ["generate", str(model_file()), "--device", "cpu?threads=1", "--temp", "0"]

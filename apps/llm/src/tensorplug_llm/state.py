@@ -70,7 +70,12 @@ class StateFile:
         states: Sequence[Tensor],
         scheduler: Scheduler,
     ) -> None:
-        """`model` is a `fingerprint`, `turn` names the factors of rotary frequencies."""
+        """`model` is a `fingerprint`, `turn` names the factors of rotary frequencies.
+
+        Raises OptionError for a folder, such as "" and ".".
+        """
+        if path.is_dir():
+            raise OptionError(f"{path}: is a folder; give the path of a file for the state")
         self.path = path
         self._unfinished = path.with_name(path.name + ".part")
         self._model = model

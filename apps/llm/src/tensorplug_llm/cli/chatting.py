@@ -126,11 +126,13 @@ class Conversation:
     def _save(self, rest: str) -> None:
         if not rest:
             raise OptionError("/save: names no file; give one")
+        # Bytes of the terminal outside UTF-8 are written as they came.
+        data = f"{self._text()}\n".encode(errors="surrogateescape")
         try:
-            # Bytes of the terminal outside UTF-8 are written as they came.
-            Path(rest).write_bytes(f"{self._text()}\n".encode(errors="surrogateescape"))
-        except OSError as error:
-            raise OptionError(f"/save: {rest}: {error.strerror}; give another file") from error
+            Path(rest).write_bytes(data)
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+            why = error.strerror if isinstance(error, OSError) else error
+            raise OptionError(f"/save: {rest}: {why}; give another file") from error
 
     def _text(self) -> str:
         return "\n\n".join(f"{m['role']}: {m['content']}" for m in self.messages)
