@@ -1,6 +1,7 @@
 """Embeddings and scores of rerankers: equal to llama.cpp's and to float64 arithmetic."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -65,16 +66,21 @@ def test_embeddings_of_texts_of_unlike_length_are_those_of_llama_cpp(
     assert distance(found, expected) < LIMITS.get(name, LIMIT)
 
 
-@pytest.mark.parametrize("name", ["bert", "bert-odd"])
-def test_embeddings_are_those_of_double_precision(name: str, tmp_path: Path, cpu: Backend) -> None:
-    path = written(name, tmp_path)
+def doubles(path: Path) -> dict[str, Doubles]:
+    """The weights of a file of f32."""
     with open_gguf(path) as file:
-        weights = {
+        return {
             name: np.frombuffer(file.tensor_bytes(name), np.float32)
             .reshape(tensor.ne[: tensor.rank][::-1])
             .astype(np.float64)
             for name, tensor in file.tensors.items()
         }
+
+
+@pytest.mark.parametrize("name", ["bert", "bert-odd"])
+def test_embeddings_are_those_of_double_precision(name: str, tmp_path: Path, cpu: Backend) -> None:
+    path = written(name, tmp_path)
+    weights = doubles(path)
 
     with load_model(path, [cpu]) as model:
         found = model.embedder().embed(tiny_models.texts(name))
@@ -132,6 +138,24 @@ def test_a_text_beyond_the_context_can_be_cut(bert: LanguageModel) -> None:
     cut = bert.embed(["a " * 300], truncate=True)
 
     np.testing.assert_array_equal(cut, bert.embed(["a " * 254]))
+
+
+def test_padding_beyond_the_context_has_no_position_of_its_own(
+    tmp_path: Path, cpu: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = tiny_models.EMBEDDING_MODELS["bert"]
+    narrow = replace(tiny, more={**tiny.more, "context_length": 250})  # padded to 256
+    monkeypatch.setitem(tiny_models.EMBEDDING_MODELS, "narrow", narrow)
+    path = written("narrow", tmp_path)
+
+    with load_model(path, [cpu]) as model:
+        ids = model.tokenizer.encode("a " * 248)
+        found = model.embedder().embed([ids])[0]
+        heads = model.hparams.heads
+    states = in_double_precision(doubles(path), ids, heads)
+
+    assert len(ids) == 250
+    assert distance(found, states.mean(axis=0)) < 2e-6
 
 
 def test_a_reranker_scores_documents_by_pairs(tmp_path: Path, cpu: Backend) -> None:

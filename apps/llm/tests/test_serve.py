@@ -16,6 +16,8 @@ import httpx2 as httpx
 import openai
 import pytest
 
+from tensorplug_llm.testing import tiny_models
+
 from .gguf_files import END, write_model
 from .servers import ServerProcess
 
@@ -72,6 +74,24 @@ def complete(http: httpx.Client, **values: Any) -> Any:
 def test_models_are_listed(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["tiny"]
     assert client.models.retrieve("tiny").owned_by == "tensorplug-llm"
+
+
+@pytest.mark.parametrize("context", ["300", "auto"])
+def test_context_of_texts_may_be_larger_than_that_of_an_encoder(
+    context: str, path: Path, tmp_path: Path
+) -> None:
+    tiny_models.write("bert", tmp_path / "bert.gguf")
+
+    with ServerProcess(path, tmp_path / "bert.gguf", *CHEAP, "--context", context) as server:
+        props = httpx.get(f"{server.url}/props").json()
+        body = {"input": "a " * 260, "model": "bert"}
+        refusal = httpx.post(f"{server.url}/v1/embeddings", json=body).json()["error"]["message"]
+        warnings = [log for log in server.logs if log["event"] == "context"]
+
+    assert props["context"] == (1024 if context == "auto" else 300)
+    assert "262 tokens, and this model reads 256" in refusal
+    told = [(log["model"], log["asked"], log["trained"]) for log in warnings]
+    assert told == ([] if context == "auto" else [("bert", 300, 256)])
 
 
 def test_chat_is_answered(client: openai.OpenAI) -> None:

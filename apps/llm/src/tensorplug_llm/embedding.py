@@ -198,7 +198,9 @@ class _Plan:
         self._arrays: dict[Tensor, Array] = {}
         mask = (shape.texts, 1, shape.length, shape.length)
         self._ids = np.zeros(tokens, np.int32)
-        positions = np.tile(np.arange(shape.length, dtype=np.int32), shape.texts)
+        # Padding may go beyond the context, and some models have rows for its positions only.
+        places = np.minimum(np.arange(shape.length, dtype=np.int32), hp.context - 1)
+        positions = np.tile(places, shape.texts)
         self._mask = masks.take(0, mask)
         self._local_mask = masks.take(1, mask) if self._window else self._mask
         self._chosen = np.zeros(shape.texts, np.int32)

@@ -20,7 +20,7 @@ from tensorplug.gguf import (
     Weights,
     load_weights,
 )
-from tensorplug_llm.arch import architecture_of
+from tensorplug_llm.arch import Architecture, architecture_of
 from tensorplug_llm.embedding import Embedder, normalized
 from tensorplug_llm.hparams import HParams
 from tensorplug_llm.loader import add_output, check_tensors
@@ -90,9 +90,7 @@ class LanguageModel(Resource):
     @property
     def embeds(self) -> bool:
         """Whether the model was made to embed texts or to rank them."""
-        hp = self.hparams
-        generates = self.architecture.generates and hp.causal
-        return not generates or hp.pooling not in ("", "none")
+        return _embeds(self.architecture, self.hparams)
 
     def embed(
         self,
@@ -180,6 +178,17 @@ def context_size(hparams: HParams, context: int | None) -> int:
             f"context: {context} tokens; this model was trained for 1 to {hparams.context}"
         )
     return context
+
+
+def is_encoder(path: str | os.PathLike[str]) -> bool:
+    """Whether a model generates no text, so that it has no cache. Raises FormatError."""
+    with open_model(path) as file:
+        return not architecture_of(file).generates
+
+
+def _embeds(architecture: Architecture, hparams: HParams) -> bool:
+    generates = architecture.generates and hparams.causal
+    return not generates or hparams.pooling not in ("", "none")
 
 
 class Blueprint:
@@ -272,7 +281,8 @@ def load_model(  # noqa: PLR0913 - a program names only what it wants otherwise
     `layers` says how many layers each backend takes; without it free memory decides, with room
     for a cache of `rows` tokens, by default of `contexts`, and for `texts` at once. Engines of the
     model have a `context` of this many tokens unless they ask for another; "auto" is the largest
-    that the model was trained for and `rows` hold. With `split` `tensor` the devices of the
+    that the model was trained for and `rows` hold; a model that embeds takes this for any larger
+    one. With `split` `tensor` the devices of the
     backends have parts of every layer, in the proportions of `ratio`, by default evenly. A `cpu`
     backend joins them where the host cannot read the memory of the last one. Backends that were
     given stay open when the model is closed. Raises FormatError, OptionError, OutOfMemory,
@@ -287,6 +297,9 @@ def load_model(  # noqa: PLR0913 - a program names only what it wants otherwise
         if context == AUTO:
             trained = plan.hparams.context
             context = trained if rows is None else min(trained, rows)
+        elif context is not None and _embeds(plan.architecture, plan.hparams):
+            # A server may have models that generate, too, and one context for all of them.
+            context = min(context, plan.hparams.context)
         context = context_size(plan.hparams, context)
         check_split(split, layers, ratio)
         given = backends or [_open(owned, "best")]

@@ -12,7 +12,7 @@ from tensorplug.device import SupportsThreads
 from tensorplug.errors import OptionError
 from tensorplug_llm.cli.options import Loading, Remembering
 from tensorplug_llm.fit import fit
-from tensorplug_llm.model import AUTO, Auto, LanguageModel, load_model
+from tensorplug_llm.model import AUTO, Auto, LanguageModel, is_encoder, load_model
 from tensorplug_llm.models import find_model
 from tensorplug_llm.opening import LoRA
 
@@ -45,7 +45,7 @@ def loaded(
     try:
         backends.extend(tp.open(spec) for spec in loading.device or ["best"])
         _set_threads(backends, loading.threads)
-        if layers == AUTO or (context == AUTO and rows is None):
+        if layers == AUTO or (context == AUTO and rows is None and not is_encoder(path)):
             sized = fit(
                 path,
                 backends,

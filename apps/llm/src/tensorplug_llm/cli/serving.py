@@ -1,16 +1,19 @@
 """`serve`: an HTTP server for models."""
 
+import logging
 from contextlib import ExitStack
 from typing import Annotated
 
 import typer
 
 from tensorplug.errors import OptionError
-from tensorplug_llm.cli.loading import loaded
+from tensorplug_llm.cli.loading import context_wanted, loaded
 from tensorplug_llm.cli.options import MODEL, Failing, Loading, Remembering, with_groups
 from tensorplug_llm.cli.output import reporting
 from tensorplug_llm.engine import CONTEXTS, Engine
+from tensorplug_llm.model import AUTO
 from tensorplug_llm.models import name_of
+from tensorplug_llm.serve import logs
 from tensorplug_llm.serve.limits import Limits, check_exposure
 
 LIMITS = Limits()
@@ -73,6 +76,7 @@ def serve(
             raise OptionError(
                 f"serve: a library is missing ({error}); run: pip install 'tensorplug-llm[serve]'"
             ) from error
+        logs.write_logs()
         names = [name_of(model) for model in models]
         if len({*names}) < len(names):
             raise OptionError(f"serve: two models are called alike: {', '.join(names)}; rename one")
@@ -83,6 +87,7 @@ def serve(
                 loaded(model, loading, remembering, texts=texts, contexts=CONTEXTS, rows=cache)
             )
             if found.embeds:
+                _tell_context(name, remembering.context, found.hparams.context)
                 encoder = encoders.EncoderModel(name, found)
                 stack.callback(encoder.close)
                 embedding.append(encoder)
@@ -103,3 +108,10 @@ def serve(
             served.append(running.served(name, found, engine))
         limits = Limits(body=max_body, tokens=max_tokens, open=max_open)
         running.run(served, embedding, listening, limits=limits, key=api_key, drain=drain)
+
+
+def _tell_context(name: str, asked: str | None, trained: int) -> None:
+    """Warn where a model that embeds reads fewer tokens than `--context` says."""
+    wanted = context_wanted(asked)
+    if wanted is not None and wanted != AUTO and wanted > trained:
+        logs.log("context", level=logging.WARNING, model=name, asked=wanted, trained=trained)

@@ -13,7 +13,7 @@ from tensorplug_llm.model import LanguageModel
 from tensorplug_llm.serve.app import Served, Server
 from tensorplug_llm.serve.encoders import EncoderModel
 from tensorplug_llm.serve.limits import Limits
-from tensorplug_llm.serve.logs import log, write_logs
+from tensorplug_llm.serve.logs import log
 from tensorplug_llm.serve.prompts import Prompts
 from tensorplug_llm.serve.protocol import Protocol
 
@@ -62,7 +62,6 @@ def run(
     drain: int,
 ) -> None:
     """Answer requests until SIGINT or SIGTERM; then end the running ones within `drain` s."""
-    write_logs()
     names = [served.name for served in models] + [encoder.name for encoder in encoders]
     server = Server(models, encoders, limits=limits, key=key)
     config = uvicorn.Config(
