@@ -1,6 +1,7 @@
 """`fit`: says before loading what loading allocates."""
 
 import json
+import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -307,6 +308,26 @@ def test_texts_at_the_same_time_have_caches_of_their_own(model_file: Write, cpu:
 
     row = one.devices[0].cache // (128 + 1)
     assert four.devices[0].cache == pytest.approx(row * (4 * 128 + 1), rel=0.02)
+
+
+def test_memory_that_is_asked_about_is_not_allocated(model_file: Write, cpu: Backend) -> None:
+    path = model_file()
+    fit(path, [cpu])  # imports
+    tracemalloc.start()
+
+    found = fit(path, [cpu], sequences=1000)
+
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 32 << 20 < found.devices[0].compute
+
+
+@pytest.mark.parametrize("sequences", [1 << 25, 1 << 60])
+def test_more_texts_than_a_cache_has_rows_for_are_refused(
+    sequences: int, model_file: Write, cpu: Backend
+) -> None:
+    with pytest.raises(OptionError, match=rf"{sequences} of 64 rows .* at most 2147483584; give"):
+        fit(model_file(), [cpu], context=16, sequences=sequences)
 
 
 def test_an_encoder_has_no_context(tmp_path: Path, cpu: Backend) -> None:

@@ -18,6 +18,8 @@ from tensorplug_llm.rotation import Floats, hadamard
 
 PAGE = 64
 """Rows of a page: kernels skip blocks of this size that no token of theirs sees."""
+MOST_ROWS = (1 << 31) - PAGE
+"""Rows of a cache: their numbers, and that of the row for padding, are i32."""
 SMALLEST_REACH = 512
 """Rows that the smallest attention graph looks at."""
 KV_TYPES = {t.name: t for t in (F16, F32, Q8_0, Q5_1, Q4_0, IQ4_NL)}

@@ -7,12 +7,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
+
 from tensorplug import Backend, Device, DeviceType, DType, Graph, Scheduler, Tensor
 from tensorplug.device import Buffer, BufferType, BufferUsage, Resource, allocate
 from tensorplug.errors import OptionError, OutOfMemory
 from tensorplug.gguf import WeightMemory, WeightMode, weight_memory
 from tensorplug_llm.arch import Pass
-from tensorplug_llm.cache import PAGE, KVCache, States, pages_of
+from tensorplug_llm.cache import MOST_ROWS, PAGE, KVCache, States, pages_of
 from tensorplug_llm.loader import OUTPUT, TABLE
 from tensorplug_llm.lookup import draft_sizes
 from tensorplug_llm.model import AUTO, Auto, Blueprint, Split, check_split, context_size
@@ -20,7 +22,7 @@ from tensorplug_llm.opening import LoRA, open_model
 from tensorplug_llm.placement import SHARE
 from tensorplug_llm.runner import lanes_for, tables
 from tensorplug_llm.shapes import Shapes
-from tensorplug_llm.step import Masks, Shape, Step
+from tensorplug_llm.step import Floats, Masks, Shape, Step
 
 MIB = 1 << 20
 
@@ -124,6 +126,7 @@ def fit(  # noqa: PLR0913 - a program names only what it wants otherwise
         if not plan.architecture.generates:
             raise OptionError(f"{file.path.name}: an encoder has no context to fit")
         wanted = context_size(hp, None if context == AUTO else context)
+        _check_rows(sequences, contexts, wanted)
         drafts = draft_sizes(prompt_lookup, hp)
         owned: list[Resource] = []
         stack.callback(_close, owned)
@@ -143,7 +146,7 @@ def fit(  # noqa: PLR0913 - a program names only what it wants otherwise
             if fewer is None:
                 break
             sizing = place(fewer)
-        largest = _largest(sizing, hp.context)
+        largest = _largest(sizing, min(hp.context, MOST_ROWS // contexts))
         if context == AUTO:
             if not largest:
                 raise OptionError(
@@ -166,6 +169,15 @@ def _free_shares(backends: Sequence[Backend]) -> list[float] | None:
     """The free memory of each device; None where one does not say."""
     free = [float(backend.device.memory().free) for backend in backends]
     return free if all(free) else None
+
+
+def _check_rows(sequences: int, contexts: int, context: int) -> None:
+    for name, count, each in (("sequences", sequences, PAGE), ("contexts", contexts, context)):
+        if count * each > MOST_ROWS:
+            raise OptionError(
+                f"{name}: {count} of {each} rows each are {count * each} rows of a cache, which "
+                f"has at most {MOST_ROWS}; give fewer, or a shorter context"
+            )
 
 
 def _close(owned: Sequence[Resource]) -> None:
@@ -211,6 +223,13 @@ def _stand_in(memory: BufferType, size: int) -> Buffer:
 def _weights_stand_in(memory: BufferType, size: int, _tensors: Sequence[Tensor]) -> Buffer:
     """The same for weights, which decide where nodes run."""
     return memory.unallocated(size, BufferUsage.WEIGHTS)
+
+
+class _Unfilled(Masks):
+    """Masks without memory, for passes that are only measured."""
+
+    def take(self, index: int, shape: tuple[int, ...]) -> Floats:
+        return np.broadcast_to(np.float32(0), shape)
 
 
 class _Sizing:
@@ -309,7 +328,7 @@ class _Sizing:
         context: int,
     ) -> Graph:
         hp = self._plan.hparams
-        step = Step(shape, Masks(), hp, padding_row=cache.padding_row)
+        step = Step(shape, _Unfilled(), hp, padding_row=cache.padding_row)
         building = Pass(hp, weights, cache, step.inputs, shape.reach, context, states)
         logits = self._plan.architecture.forward(building)
         return Graph(logits, effects=building.writes)
