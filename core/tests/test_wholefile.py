@@ -116,6 +116,24 @@ def test_what_a_killed_process_left_is_removed_by_the_next_writer(tmp_path: Path
     assert [name for name in names(tmp_path) if not name.startswith(".a.b.")] == ["a"]
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no named pipes in folders")
+def test_a_pipe_is_written_and_stays_a_pipe(tmp_path: Path) -> None:
+    target = tmp_path / "a"
+    os.mkfifo(target)
+    thread = threading.Thread(target=fill, args=(target,))
+    thread.start()
+
+    text = target.read_text()
+    thread.join()
+
+    assert (text, target.is_fifo(), names(tmp_path)) == ("new", True, ["a"])
+
+
+def test_a_folder_is_no_place_for_a_file(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError):
+        fill(tmp_path)
+
+
 def test_files_that_are_being_written_are_left_alone(tmp_path: Path) -> None:
     target = tmp_path / "a"
 

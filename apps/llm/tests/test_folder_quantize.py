@@ -1,6 +1,7 @@
 """`tensorplug quantize FOLDER`: GGUF files that give the same logits, and that llama.cpp loads."""
 
 import json
+import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -49,6 +50,16 @@ def test_file_of_a_folder_gives_the_logits_of_the_folder(name: str, tmp_path: Pa
     file = quantize(folder, tmp_path / "out.gguf", "f32")
 
     np.testing.assert_array_equal(logits(file, ids), logits(folder, ids))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of folders are bytes on Linux only")
+def test_folder_whose_name_is_not_a_text_is_quantised(tmp_path: Path) -> None:
+    folder = hf_folders.write("llama", tmp_path / "m\udcff")
+
+    file = quantize(folder, tmp_path / "out.gguf", "f32")
+
+    with open_gguf(file) as made:
+        assert made.metadata["general.name"] == r"m\udcff"
 
 
 @pytest.mark.parametrize("name", [*twin_folders.ENCODERS, "mamba2-odd"])

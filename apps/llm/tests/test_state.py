@@ -51,6 +51,20 @@ def test_restored_prompt_is_not_read_again(
         assert engine._batcher.reused == len(PROMPT) - 1
 
 
+def test_saving_touches_no_other_file_and_follows_links(
+    model: LanguageModel, tmp_path: Path
+) -> None:
+    (tmp_path / "link.part").write_text("my notes")
+    (tmp_path / "link").symlink_to("state")
+
+    saved(model, tmp_path / "link")
+
+    assert (tmp_path / "link.part").read_text() == "my notes"
+    assert (tmp_path / "link").is_symlink()
+    with engine_of(model) as engine:
+        assert engine.load_state(tmp_path / "state") == len(PROMPT)
+
+
 def test_prompt_that_goes_another_way_reads_the_rest(model: LanguageModel, tmp_path: Path) -> None:
     saved(model, tmp_path / "state")
     other = [*PROMPT[:100], *range(90, 60, -1)]

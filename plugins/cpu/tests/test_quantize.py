@@ -1,6 +1,7 @@
 """The command `quantize`, on a tiny model: what it writes, what it keeps, what it refuses."""
 
 import json
+import struct
 import sys
 from dataclasses import replace
 
@@ -290,13 +291,78 @@ def test_folder_that_is_missing_is_refused(model, run, tmp_path):
     )
 
 
-def test_model_is_not_written_over_itself(model, run):
-    status, _, err = run(model, "--type", "Q4_K", "--force", out=model)
+@pytest.mark.parametrize("which", ["model", "importance"])
+def test_file_that_is_read_is_not_written_over(model, importance, run, which):
+    target = model if which == "model" else importance
+    before = target.read_bytes()
+
+    status, _, err = run(model, "--type", "Q4_K", "--force", "--importance", importance, out=target)
 
     assert (status, err) == (
         2,
-        f"error: quantize: {model} is the file to read; write to another one\n",
+        f"error: quantize: {target} is a file to read; write to another one\n",
     )
+    assert target.read_bytes() == before
+
+
+def test_part_of_a_folder_is_not_written_over(tmp_path, run):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+
+    status, _, err = run(folder, "--type", "Q4_K", "--force", out=folder / "config.json")
+
+    assert status == 2
+    assert err.endswith("config.json is a file to read; write to another one\n")
+
+
+def raw(path, *fields):
+    """A file without tensors, of metadata that the package does not write: keys, types, bytes."""
+    fields = [("general.architecture", 8, struct.pack("<Q", 5) + b"llama"), *fields]
+    data = struct.pack("<4sIQQ", b"GGUF", 3, 0, len(fields))
+    for key, kind, value in fields:
+        data += struct.pack("<Q", len(key)) + key.encode() + struct.pack("<I", kind) + value
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        ("general.alignment", 10, struct.pack("<Q", 64)),
+        ("GGUF.version", 4, struct.pack("<I", 1)),
+    ],
+    ids=lambda field: field[0],
+)
+def test_metadata_that_the_package_does_not_read_is_one_line(tmp_path, run, field):
+    file = raw(tmp_path / "in.gguf", field)
+
+    status, _, err = run(file, "--type", "Q4_K")
+
+    assert status == 1
+    assert err.startswith(f"error: {file}: the package gguf, which copies metadata, cannot read")
+    assert err.count("\n") == 1
+
+
+def test_architecture_that_is_not_a_text_is_one_line(tmp_path, run):
+    file = raw(tmp_path / "in.gguf")
+    file.write_bytes(file.read_bytes().replace(b"llama", b"ll\xffma"))
+
+    status, _, err = run(file, "--type", "Q4_K")
+
+    assert (status, err) == (
+        1,
+        f"error: {file}: general.architecture is 'll\\udcffma'; convert the model again\n",
+    )
+
+
+def test_empty_lists_of_metadata_are_named(tmp_path, run):
+    file = raw(tmp_path / "in.gguf", ("x.empty", 9, struct.pack("<IQ", 8, 0)))
+
+    status, _, err = run(file, "--type", "Q4_K")
+
+    assert status == 0
+    assert "warning: metadata x.empty is an empty list, which is left out\n" in err
 
 
 def test_weights_that_were_quantised_before_are_taken_only_when_asked(model, run, tmp_path):

@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import struct
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ import numpy as np
 from tensorplug import Scheduler, Tensor
 from tensorplug.errors import FormatError, OptionError
 from tensorplug.gguf.tensorfile import TensorFile
+from tensorplug.system.wholefile import whole_file
 from tensorplug_llm.cache import PAGE
 from tensorplug_llm.hparams import HParams
 from tensorplug_llm.resting import Rest
@@ -77,7 +79,6 @@ class StateFile:
         if path.is_dir():
             raise OptionError(f"{path}: is a folder; give the path of a file for the state")
         self.path = path
-        self._unfinished = path.with_name(path.name + ".part")
         self._model = model
         self._turn = turn
         self._tables = tables
@@ -86,30 +87,31 @@ class StateFile:
 
     def check(self) -> None:
         """Raise OptionError where the file cannot be written."""
-        with self._naming():
-            self._unfinished.touch()
-            self._unfinished.unlink()
+        with self._naming(), tempfile.TemporaryFile(dir=Path(os.path.realpath(self.path)).parent):
+            pass
 
     def save(self, text: Rest) -> None:
         """Write what was read of a text. Raises OptionError."""
         header = json.dumps(self._header(len(text.ids))).encode()
         digest = hashlib.blake2b(digest_size=DIGEST)
         self._scheduler.synchronize()
-        with self._naming():
-            with self._unfinished.open("wb") as file:
+        with (
+            self._naming(),
+            whole_file(self.path) as unfinished,
+            unfinished.open("wb") as file,
+        ):
 
-                def write(data: bytes) -> None:
-                    digest.update(data)
-                    file.write(data)
+            def write(data: bytes) -> None:
+                digest.update(data)
+                file.write(data)
 
-                write(HEAD.pack(MAGIC, VERSION, len(header)) + header)
-                write(np.asarray(text.ids, "<i4").tobytes())
-                for table, ranges in self._ranges(text):
-                    place = self._scheduler.place_of(table)
-                    for offset, size in ranges:
-                        write(place.buffer.read(place.offset + offset, size).tobytes())
-                file.write(digest.digest())
-            self._unfinished.replace(self.path)
+            write(HEAD.pack(MAGIC, VERSION, len(header)) + header)
+            write(np.asarray(text.ids, "<i4").tobytes())
+            for table, ranges in self._ranges(text):
+                place = self._scheduler.place_of(table)
+                for offset, size in ranges:
+                    write(place.buffer.read(place.offset + offset, size).tobytes())
+            file.write(digest.digest())
 
     @contextlib.contextmanager
     def _naming(self) -> Iterator[None]:

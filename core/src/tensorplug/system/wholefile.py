@@ -1,6 +1,7 @@
 """`whole_file`: atomic replacement of a file. An interrupted write leaves the old file."""
 
 import contextlib
+import errno
 import os
 import re
 import secrets
@@ -24,8 +25,14 @@ def whole_file(target: Path) -> Iterator[Path]:
     If `target` is a link, the file it points to is replaced. The permissions of an existing file
     are kept. The temporary file lies in the folder of `target` and is called
     `.NAME.PID-RANDOM.part`; temporary files of the same NAME that killed processes left are removed
-    first. Raises OSError.
+    first. A `target` that is a device or a pipe, such as `/dev/null`, is yielded itself. Raises
+    OSError.
     """
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
+    if target.exists() and not target.is_file():
+        yield target
+        return
     target = Path(os.path.realpath(target))
     remove_left_over(target)
     place, descriptor = _create(target)

@@ -85,7 +85,7 @@ class Folder(MadeFile):
         numbers = {f"{self.architecture}.{key}": value for key, value in config.numbers.items()}
         stored = {
             "general.architecture": self.architecture,
-            "general.name": self.path.resolve().name,
+            "general.name": self.path.resolve().name.encode(errors="backslashreplace").decode(),
             **numbers,
             f"{self.architecture}.vocab_size": rows,
             **read_tokenizer(self.path, config.fields, rows),

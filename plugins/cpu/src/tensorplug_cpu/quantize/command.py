@@ -18,7 +18,7 @@ from tensorplug.text import human, printable, table
 from tensorplug_cpu.quantize.choice import Choice, check_type, choose
 from tensorplug_cpu.quantize.importance import read_importance
 from tensorplug_cpu.quantize.source import open_source
-from tensorplug_cpu.quantize.write import check_source, loss_of, write
+from tensorplug_cpu.quantize.write import check_source, empty_lists, loss_of, write
 
 Done = Callable[[Choice, int], None]
 
@@ -112,7 +112,7 @@ def quantize(
 ) -> None:
     """Write a GGUF file of a model, with its weights in another type."""
     with plain_errors(traceback):
-        _check_paths(source, target, force=force)
+        _check_paths(source, target, importance, force=force)
         job = Job(
             source=source,
             target=target,
@@ -163,6 +163,9 @@ def run(job: Job) -> Quantized:
                 strict=job.strict,
                 done=done,
             )
+        for key in empty_lists(file):
+            words = f"metadata {key} is an empty list, which is left out"
+            typer.echo(f"warning: {printable(words)}", err=True)
     for choice in choices:
         if choice.tensor.name in lost:
             words = loss_of(choice, lost[choice.tensor.name])
@@ -180,7 +183,7 @@ def _type_named(name: str) -> DType:
         raise OptionError(f"quantize: {error}") from error
 
 
-def _check_paths(source: Path, target: Path, *, force: bool) -> None:
+def _check_paths(source: Path, target: Path, importance: Path | None, *, force: bool) -> None:
     """Raise OptionError where a file is missing or in the way."""
     if not source.exists():
         raise OptionError(f"quantize: there is no file or folder {source}")
@@ -190,9 +193,12 @@ def _check_paths(source: Path, target: Path, *, force: bool) -> None:
         raise OptionError(f"quantize: {target} is a folder; name a file in it")
     if not target.exists():
         return
-    if target.samefile(source):
-        raise OptionError(f"quantize: {target} is the file to read; write to another one")
-    if not force:
+    read = [*source.iterdir()] if source.is_dir() else [source]
+    if importance is not None:
+        read.append(importance)
+    if any(target.samefile(file) for file in read if file.exists()):
+        raise OptionError(f"quantize: {target} is a file to read; write to another one")
+    if target.is_file() and not force:
         raise OptionError(f"quantize: {target} is there already; give --force to replace it")
 
 

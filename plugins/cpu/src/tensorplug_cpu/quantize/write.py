@@ -1,4 +1,4 @@
-"""The new file: metadata as it was, then tensor after tensor."""
+"""The new file: metadata as it was, without empty lists, then tensor after tensor."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +17,8 @@ from tensorplug.system.wholefile import whole_file
 from tensorplug_cpu.quantize.choice import Choice
 from tensorplug_cpu.quantize.rows import converted, installed_encoder
 
+COUNTS = ("GGUF.version", "GGUF.tensor_count", "GGUF.kv_count")
+"""What the package `gguf` gives as metadata and a file has before these."""
 REPLACED = frozenset(
     {"general.architecture", "general.alignment", "general.file_type"}
     | {"general.quantization_version"}
@@ -45,7 +47,7 @@ def write(
     encode = installed_encoder()
     lost: dict[str, int] = {}
     with _temporary(target) as place, ThreadPoolExecutor(threads) as pool:
-        architecture = file.require("general.architecture", str)
+        architecture = _architecture(file)
         writer = gguf.GGUFWriter(place, architecture)
         try:
             if not architecture:  # which the package leaves out
@@ -71,6 +73,19 @@ def write(
         finally:
             writer.close()
     return lost
+
+
+def _architecture(file: ModelFile) -> str:
+    name: str = file.require("general.architecture", str)
+    if not name.isprintable():
+        raise FormatError(f"{file.path}: general.architecture is {name!r}; convert the model again")
+    return name
+
+
+def empty_lists(file: ModelFile) -> list[str]:
+    """The keys of a GGUF file that `write` leaves out, since the package cannot write them."""
+    values = file.metadata.items() if isinstance(file, GGUFFile) else ()
+    return [key for key, value in values if isinstance(value, list | np.ndarray) and not len(value)]
 
 
 def _check_known(choices: Sequence[Choice]) -> None:
@@ -132,8 +147,15 @@ def _write_values(writer: gguf.GGUFWriter, file: ModelFile) -> None:
 
 def _copy_fields(writer: gguf.GGUFWriter, file: GGUFFile) -> None:
     """Copy metadata with the types that it has."""
-    for key, field in gguf.GGUFReader(file.path).fields.items():
-        if key in REPLACED or key.startswith("GGUF."):
+    try:
+        fields = gguf.GGUFReader(file.path).fields
+    except (KeyError, ValueError) as error:
+        raise FormatError(
+            f"{file.path}: the package gguf, which copies metadata, cannot read it: {error}; "
+            "convert the model again"
+        ) from error
+    for key, field in fields.items():
+        if key in REPLACED or key in COUNTS:
             continue
         value = _value(field)
         if value != []:  # the package cannot write an empty array
