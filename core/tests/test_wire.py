@@ -331,6 +331,10 @@ REFUSED = {
         with_tensor(number_of("rms_norm"), ne=[8, 5, 1, 1]),
         "its ne is [8, 4, 1, 1] here, but the sender had list",
     ),
+    "a result in place that lies over no source": (
+        with_tensor(number_of("mul"), in_place=True),
+        "is in place, but over none of its sources; use the same version of tensorplug",
+    ),
     "a node twice": (
         changed(nodes=json.loads(text_of(EXAMPLE))["nodes"] * 2),
         "a node is twice in the order of nodes",

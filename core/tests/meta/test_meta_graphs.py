@@ -344,6 +344,22 @@ def test_write_that_cannot_be_cut_gathers_the_memory_and_deals_it_out_again(grou
     np.testing.assert_array_equal(result, 2 * wanted)
 
 
+@pytest.mark.parametrize("over", ["a", "b"])
+@pytest.mark.parametrize("of", ["a", "b", "no"])
+def test_result_in_place_lies_over_its_source_where_a_copy_has_the_layout_too(group, of, over):
+    both = group(2, named(**{of: cut(0, (2, 2))}))
+    tensors = {"a": both.place("a", numbers(4, 4)), "b": both.place("b", numbers(4, 4, seed=1))}
+    write = tp.in_place(tensors["a"].T - tensors[over])
+    y = tp.scale(write, 2.0)
+
+    (result,) = both.run([y], {}, effects=[write])
+
+    wanted = numbers(4, 4).T - {"a": numbers(4, 4), "b": numbers(4, 4, seed=1)}[over]
+    assert write.root is tensors[over]
+    np.testing.assert_array_equal(transfer.read(tensors[over]), wanted)
+    np.testing.assert_array_equal(result, 2 * wanted)
+
+
 def test_what_was_gathered_before_a_write_is_gathered_again_after_it(group):
     both = group(2, named(state=cut(0, (4, 4))))
     state, x = both.place("state", numbers(2, 8)), tp.input("x", (2, 8), tp.F32)

@@ -32,6 +32,11 @@ def with_in_place():
     return tp.Graph(tp.in_place(tp.relu(x + x)))
 
 
+def with_in_place_over_the_second_source():
+    x = tp.input("x", (4, 4), tp.F32)
+    return tp.Graph(tp.in_place(x.T - x))
+
+
 def with_views():
     x = tp.input("x", (2, 3, 4), tp.F16)
     return tp.Graph([tp.permute(x, (0, 2, 1)), tp.cont(x.reshape(6, 4)[1:3]), x.mT])
@@ -46,6 +51,7 @@ GRAPHS = {
     "network": lambda: tp.Graph(network()),
     "effects": with_effects,
     "in-place": with_in_place,
+    "in-place over the second source": with_in_place_over_the_second_source,
     "views": with_views,
     "optional operands": with_optional_operands,
 }

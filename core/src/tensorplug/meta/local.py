@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from tensorplug.graph.tensor import Ne, Tensor, contiguous_nb
 from tensorplug.meta.choose import Sharding, call_of
 from tensorplug.meta.state import Partition
-from tensorplug.ops.copy import in_place
+from tensorplug.ops.copy import computed_over
 from tensorplug.ops.split import Shard
 from tensorplug.ops.table import OPS, apply
 from tensorplug.ops.view import view_ne
@@ -84,4 +84,9 @@ def part_of(
         shard = Shard(choice.way, tuple(operands), size, begin)
         params = record.shard(call_of(node), shard)
     made = apply(record, *operands, name=node.name, **params)
-    return in_place(made) if is_in_place(node) else made
+    if not is_in_place(node):
+        return made
+    # Slices may have other strides than their tensors, so in_place() could choose another source.
+    target = operands[node.operands.index(aliased(node))]
+    assert target is not None
+    return computed_over(made, operands, target)

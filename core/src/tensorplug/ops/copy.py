@@ -369,13 +369,23 @@ def in_place(node: Tensor) -> Tensor:
             f"in_place: {node} cannot replace a source: none that its op may replace has its layout"
         )
     operands = tuple(cont(t) if t is not None and overlap(t, target) else t for t in node.operands)
+    return computed_over(node, operands, target)
+
+
+def computed_over(node: Tensor, operands: Sequence[Tensor | None], target: Tensor) -> Tensor:
+    """`node` of `operands`, computed over the memory of `target`, one of them: an effect.
+
+    Raises GraphError if the layouts of `target` and of the result differ.
+    """
+    if not target.same_layout(node):
+        raise GraphError(f"in_place: {node} cannot replace {target}, which has another layout")
     return Tensor(
         node.dtype,
         node.ne,
         node.nb,
         node.rank,
         node.op,
-        operands,
+        tuple(operands),
         node.params,
         view_of=target.root,
         view_offset=target.view_offset,

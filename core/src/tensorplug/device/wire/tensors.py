@@ -8,8 +8,8 @@ from tensorplug.device.wire.fields import LARGEST, Content, Fields, short
 from tensorplug.dtypes import dtype as dtype_of
 from tensorplug.errors import GraphError
 from tensorplug.graph.tensor import MAX_RANK, Flags, Place, Tensor, contiguous_nb
-from tensorplug.ops.copy import in_place
-from tensorplug.ops.table import OPS, apply, op
+from tensorplug.ops.copy import computed_over
+from tensorplug.ops.table import OPS, apply, op, replaceable_sources
 
 _FLAGS = {"input": Flags.INPUT, "param": Flags.PARAM}
 USAGES = {"weights": BufferUsage.WEIGHTS, "memory": BufferUsage.ANY}
@@ -160,9 +160,22 @@ class TensorReader(Fields):
         record_of_op = op(self._text(record, "op", what))
         node = apply(record_of_op, *operands, name=record["name"], **values)
         if record.get("in_place") is True:
-            node = in_place(node)
+            node = computed_over(node, node.operands, self._target(node, record, what))
         self._check_facts(node, record, what)
         return node
+
+    def _target(self, node: Tensor, record: Content, what: str) -> Tensor:
+        """The source that `node` was computed over by the sender."""
+        wanted = (record.get("root"), record.get("offset"))
+        for source in replaceable_sources(node):
+            if (self._index[source.root], source.view_offset) == wanted and source.same_layout(
+                node
+            ):
+                return source
+        raise self._wrong(
+            f"{what}, {node}, is in place, but over none of its sources; use the same version of "
+            "tensorplug on both sides"
+        )
 
     def _check_facts(self, node: Tensor, record: Content, what: str) -> None:
         """Raise FormatError if a built node differs from the sender's: its rules may be others."""
