@@ -327,18 +327,43 @@ REFUSED = {
     "part outside": (
         lambda: tp.acc(t(4, 3), t(2, 2), offset=32),
         tp.ShapeError,
-        "acc: the part ends at byte 56 of 48, or a is not contiguous; got a [3, 4], part [2, 2]",
+        "acc: the view covers bytes 32 to 56 of 48; got a [3, 4], part [2, 2]",
     ),
     "part with steps backwards": (
         lambda: tp.set(t(4, 4), t(4, 2), strides=(-16, 4), offset=16),
         tp.ShapeError,
-        "set: nb1 = -16 bytes is negative, or no multiple of an element's 4; "
+        "set: sizes (4, 2, 1, 1), strides (4, -16, 64, 64) and offset 16 must not be negative; "
         "got a [4, 4], part [2, 4]",
     ),
     "part between elements": (
         lambda: tp.set(t(4, 4), t(4, 2), offset=3),
         tp.ShapeError,
-        "set: offset = 3 is not a multiple of an element's 4 bytes; got a [4, 4], part [2, 4]",
+        "set: strides (4, 16, 64, 64) and offset 3 must be multiples of 4 bytes; "
+        "got a [4, 4], part [2, 4]",
+    ),
+    "part of a tensor with gaps": (
+        lambda: tp.acc(t(4, 4)[:, :2], t(2)),
+        tp.ShapeError,
+        "acc: a must be contiguous; insert cont(); got a [4, 2], part [2]",
+    ),
+    "part with rows that overlap": (
+        lambda: tp.acc(t(4, 4), t(4, 2), strides=(8, 4)),
+        tp.ShapeError,
+        "acc: elements of the window overlap: sizes (4, 2, 1, 1), strides (4, 8, 64, 64) bytes; "
+        "write the parts that overlap one after the other; got a [4, 4], part [2, 4]",
+    ),
+    "copy to a target that overlaps itself": (
+        lambda: tp.cpy(t(4, 3), tp.view(t(12), (3, 4), strides=(0, 4))),
+        tp.ShapeError,
+        "cpy: elements of target, which is written, overlap: sizes (4, 3, 1, 1), strides "
+        "(4, 0, 0, 0) bytes; give them bytes of their own; got x [3, 4], target [3, 4]",
+    ),
+    "rows for a table that overlaps itself": (
+        lambda: tp.set_rows(tp.view(t(12), (3, 4), strides=(4, 4)), t(4, 2), t(2, dtype=I32)),
+        tp.ShapeError,
+        "set_rows: elements of table, which is written, overlap: sizes (4, 3, 1, 1), strides "
+        "(4, 4, 12, 12) bytes; give them bytes of their own; got table [3, 4], rows [2, 4], "
+        "ids [2]",
     ),
     "more than a row's largest": (
         lambda: tp.top_k(t(4), 5),

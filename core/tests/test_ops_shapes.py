@@ -193,6 +193,19 @@ SHAPES = {
         2,
         F32,
     ),
+    "acc of rows that are closer than those of a": (
+        lambda: tp.acc(t(40), t(3, 4), strides=(12, 4)),
+        (40,),
+        1,
+        F32,
+    ),
+    "acc of rows between rows": (
+        lambda: tp.acc(t(10, 4), t(1, 2, 3), strides=(8, 20, 4)),
+        (10, 4),
+        2,
+        F32,
+    ),
+    "set of nothing": (lambda: tp.set(t(4, 3), t(4, 0), offset=48), (4, 3), 2, F32),
     "set": (lambda: tp.set(t(4, 3), t(4), offset=32), (4, 3), 2, F32),
     "set a column": (lambda: tp.set(t(1, 3).T, t(2, 1)), (3, 1), 2, F32),
     "flash_attn_ext": (

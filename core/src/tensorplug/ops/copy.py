@@ -12,7 +12,10 @@ from tensorplug.ops.rules import (
     ONLY_F32,
     PLAIN,
     can_repeat,
+    check_written,
+    contiguous,
     overlap,
+    overlaps_itself,
     same_shape_as,
     same_type_as,
 )
@@ -28,7 +31,7 @@ from tensorplug.ops.table import (
     register_op,
     replaceable_sources,
 )
-from tensorplug.ops.view import nb_of
+from tensorplug.ops.view import check_window, nb_of
 
 
 def _dup_type(call: Call) -> DType:
@@ -116,7 +119,7 @@ CPY = register_op(
         shape=_target_shape,
         dtype=same_type_as("target"),
         alias=_over_target,
-        check=(_copies_apart,),
+        check=(_copies_apart, check_written("target")),
         writes=True,
         split=_copied_parts,
         formula="target = x, element by element in order, converted; y is target",
@@ -188,18 +191,13 @@ REPEAT = register_op(
 
 def _part_fits(call: Call) -> None:
     a, part = call["a"], call["part"]
-    last = call.int("offset") + part.ne[0] * a.dtype.size
-    for n, stride in zip(part.ne[1:], ("nb1", "nb2", "nb3"), strict=True):
-        step = call.int(stride)
-        if n > 1 and (step < 0 or step % a.dtype.size):
-            raise call.fail(
-                f"{stride} = {step} bytes is negative, or no multiple of an element's 4"
-            )
-        last += (n - 1) * step
-    if call.int("offset") % a.dtype.size:
-        raise call.fail(f"offset = {call.int('offset')} is not a multiple of an element's 4 bytes")
-    if not a.is_contiguous or call.int("offset") < 0 or last > a.nbytes:
-        raise call.fail(f"the part ends at byte {last} of {a.nbytes}, or a is not contiguous")
+    nb = (a.dtype.size, call.int("nb1"), call.int("nb2"), call.int("nb3"))
+    check_window(call, a, part.ne, nb, call.int("offset"))
+    if overlaps_itself(a.dtype, part.ne, nb):
+        raise call.fail(
+            f"elements of the window overlap: sizes {part.ne}, strides {nb} bytes; write the parts "
+            "that overlap one after the other"
+        )
 
 
 def _into_part(name: str, formula: str) -> Op:
@@ -210,7 +208,7 @@ def _into_part(name: str, formula: str) -> Op:
             params=tuple(Param(p, int, required=True) for p in ("nb1", "nb2", "nb3", "offset")),
             shape=same_shape_as("a"),
             dtype=same_type_as("a"),
-            check=(_part_fits,),
+            check=(contiguous("a"), _part_fits),
             in_place=("a",),
             formula=formula,
         )
@@ -304,7 +302,7 @@ def acc(
     """A copy of f32 `a` with `part` added to a view into it.
 
     The view is `view(a, part.shape, strides=strides, offset=offset)`, with 4 bytes as the last
-    stride. Raises ShapeError if it would reach outside `a`.
+    stride. Raises ShapeError if it would reach outside `a`, or if its elements would overlap.
 
     >>> a = tp.input("a", (4, 3), tp.F32)
     >>> part = tp.input("part", (2, 3), tp.F32)
@@ -325,7 +323,7 @@ def set(
     """A copy of f32 `a` with `part` in place of a view into it.
 
     The view is `view(a, part.shape, strides=strides, offset=offset)`, with 4 bytes as the last
-    stride. Raises ShapeError if it would reach outside `a`.
+    stride. Raises ShapeError if it would reach outside `a`, or if its elements would overlap.
 
     >>> a = tp.input("a", (4, 3), tp.F32)
     >>> part = tp.input("part", (2, 3), tp.F32)

@@ -2,7 +2,14 @@
 
 from tensorplug.graph.tensor import Tensor
 from tensorplug.ops.copy import cont
-from tensorplug.ops.rules import ONLY_F32, overlap, same_shape_as, same_shapes, same_type_as
+from tensorplug.ops.rules import (
+    ONLY_F32,
+    check_written,
+    overlap,
+    same_shape_as,
+    same_shapes,
+    same_type_as,
+)
 from tensorplug.ops.split import aligned
 from tensorplug.ops.table import Alias, Call, Check, Op, Source, apply, register_op
 
@@ -41,6 +48,7 @@ OPT_STEP_ADAMW = register_op(
             *(same_shapes("x", name) for name in ("grad", "m", "v")),
             _settings(7),
             _apart("x", "m", "v"),
+            check_written("x", "m", "v"),
         ),
         alias=_over_weights,
         writes=True,
@@ -58,7 +66,7 @@ OPT_STEP_SGD = register_op(
         sources=tuple(Source(name, ONLY_F32) for name in ("x", "grad", "settings")),
         shape=same_shape_as("x"),
         dtype=same_type_as("x"),
-        check=(same_shapes("x", "grad"), _settings(2), _apart("x")),
+        check=(same_shapes("x", "grad"), _settings(2), _apart("x"), check_written("x")),
         alias=_over_weights,
         writes=True,
         split=aligned("x", "grad"),

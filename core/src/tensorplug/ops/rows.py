@@ -9,6 +9,7 @@ from tensorplug.ops.rules import (
     ONLY_F32,
     ROW_IDS,
     always,
+    check_written,
     divides,
     overlap,
     same_type_as,
@@ -77,7 +78,7 @@ SET_ROWS = register_op(
         shape=_scattered,
         dtype=same_type_as("table"),
         alias=_over_table,
-        check=(_rows_apart,),
+        check=(_rows_apart, check_written("table")),
         writes=True,
         split=ways(Way({"table": 0, "rows": 0}, 0)),
         formula="table[:, ids[i]] = rows[:, i], encoded to the type of table; nothing for the "

@@ -100,6 +100,36 @@ def check_max_bias(call: Call) -> None:
         raise call.fail("max_bias scales a mask, but there is no mask")
 
 
+def overlaps_itself(dtype: DType, ne: Ne, nb: Ne) -> bool:
+    """True if two elements (blocks, of a block type) of this layout may share bytes.
+
+    That is where a step is shorter than all elements of the shorter steps together: exact, except
+    for steps such as 8 and 12 bytes that interleave without a common element.
+    """
+    counts = (dtype.row_size(ne[0]) // dtype.size, *ne[1:])
+    extent = dtype.size
+    for step, n in sorted((step, n) for step, n in zip(nb, counts, strict=True) if n > 1):
+        if step < extent:
+            return 0 not in ne
+        extent += (n - 1) * step
+    return False
+
+
+def check_written(*sources: str) -> Check:
+    """No two elements of a source that the op writes share bytes: their order is not defined."""
+
+    def check(call: Call) -> None:
+        for name in sources:
+            written = call[name]
+            if overlaps_itself(written.dtype, written.ne, written.nb):
+                raise call.fail(
+                    f"elements of {name}, which is written, overlap: sizes {written.ne}, strides "
+                    f"{written.nb} bytes; give them bytes of their own"
+                )
+
+    return check
+
+
 def same_shapes(first: str, second: str) -> Check:
     """Both sources have equal sizes. The check passes if one is absent."""
 

@@ -73,7 +73,14 @@ RESHAPE = register_op(
 
 def _window(call: Call) -> Alias:
     x, ne, nb = call["x"], _four(call.params["ne"]), _four(call.params["nb"])
-    offset, unit = call.int("offset"), x.dtype.size
+    offset = call.int("offset")
+    check_window(call, x, ne, nb, offset)
+    return Alias(x, offset, nb)
+
+
+def check_window(call: Call, x: Tensor, ne: Ne, nb: Ne, offset: int) -> None:
+    """Raise ShapeError if a window of sizes `ne` and strides `nb` leaves the elements of `x`."""
+    unit = x.dtype.size
     if min(ne) < 0 or min(nb) < 0 or offset < 0:
         raise call.fail(f"sizes {ne}, strides {nb} and offset {offset} must not be negative")
     if x.dtype.is_block and nb[0] != unit:
@@ -83,7 +90,6 @@ def _window(call: Call) -> Alias:
     end = offset + _reach(x.dtype, ne, nb)
     if end > x.nbytes:
         raise call.fail(f"the view covers bytes {offset} to {end} of {x.nbytes}")
-    return Alias(x, offset, nb)
 
 
 def _reach(dtype: DType, ne: Ne, nb: Ne) -> int:
