@@ -113,6 +113,11 @@ def test_rank_stabilized_adapter_is_divided_by_the_root(folder: Path, tmp_path: 
         ({"peft_type": "IA3"}, "'peft_type' is 'IA3', and known is LORA"),
         ({"use_dora": True}, "'use_dora' is True, and it is not supported; merge the adapter"),
         ({"rank_pattern": {"q": 8}}, "'rank_pattern' is {'q': 8}, and it is not supported"),
+        ({"layer_replication": [[0, 2]]}, "'layer_replication' is [[0, 2]], and it is not"),
+        ({"alora_invocation_tokens": [1]}, "'alora_invocation_tokens' is [1], and it is not"),
+        ({"init_lora_weights": "olora"}, "'init_lora_weights' is 'olora', and it is not"),
+        ({"init_lora_weights": "pissa_niter_4"}, "'init_lora_weights' is 'pissa_niter_4', and"),
+        ({"init_lora_weights": [1]}, "'init_lora_weights' is [1], and it is not"),
         ({"lora_alpha": "6"}, "'lora_alpha' is '6', and a positive number is needed"),
     ],
 )
@@ -125,6 +130,16 @@ def test_unsupported_adapter_is_an_error_that_names_the_setting(
         open_model(folder, [adapter])
 
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("start", [True, False, None, "gaussian"])
+def test_adapter_is_what_its_weights_are_however_they_began(
+    start: Any, folder: Path, tmp_path: Path
+) -> None:
+    plain = LoRA(lora_files.write_folder(tmp_path / "plain"))
+    begun = LoRA(lora_files.write_folder(tmp_path / "begun", init_lora_weights=start))
+
+    np.testing.assert_array_equal(logits(folder, [begun]), logits(folder, [plain]))
 
 
 def test_adapter_of_another_model_is_refused(folder: Path, tmp_path: Path) -> None:

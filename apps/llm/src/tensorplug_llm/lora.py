@@ -27,8 +27,15 @@ from tensorplug_llm.opening import LoRA
 
 PEFT_CONFIG, PEFT_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PEFT_NAME = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
-UNSUPPORTED = ("use_dora", "fan_in_fan_out", "alpha_pattern", "rank_pattern", "lora_bias")
+UNSUPPORTED = (
+    *("use_dora", "fan_in_fan_out", "alpha_pattern", "rank_pattern", "lora_bias"),
+    *("alora_invocation_tokens", "layer_replication", "use_qalora", "arrow_config"),
+)
 """Settings of PEFT that must be off."""
+STARTS = (True, False, None, "gaussian", "orthogonal", "eva")
+"""Values of `init_lora_weights` that set the adapter's first values only. Others, such as `olora`
+and `pissa`, change the weights of the model, too."""
+MERGE = "it is not supported; merge the adapter with PEFT"
 MOST_F16 = 65504.0
 
 
@@ -189,7 +196,9 @@ def _of_folder(adapter: LoRA, base: ModelFile) -> dict[str, _Delta]:
         raise config.error("peft_type", "known is LORA")
     for key in UNSUPPORTED:
         if config.values.get(key):
-            raise config.error(key, "it is not supported; merge the adapter with PEFT")
+            raise config.error(key, MERGE)
+    if config.values.get("init_lora_weights") not in STARTS:
+        raise config.error("init_lora_weights", MERGE)
     alpha = config.number("lora_alpha", 8.0)
     is_stable = config.flag("use_rslora", default=False)
     names = _names(base)
