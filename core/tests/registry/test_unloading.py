@@ -85,6 +85,26 @@ def test_load_asks_a_backend_again_that_was_not_supported(registry):
     assert (found.state, found.reason) == (State.AVAILABLE, "")
 
 
+def test_load_tries_a_backend_again_that_failed(registry):
+    answers = iter([RuntimeError("wrong setting"), 1])
+
+    def score():
+        if isinstance(answer := next(answers), Exception):
+            raise answer
+        return answer
+
+    plugin = plugin_of(Kind("acme:0"))
+    plugin.tensorplug_score = tp.hookimpl(score)
+    registry.register(plugin, "acme")
+    (before,) = registry.load_all().candidates
+    assert before.state is State.FAILED
+
+    found = registry.load("acme")
+
+    assert (found.state, found.reason) == (State.AVAILABLE, "")
+    assert [device.name for device in registry.devices()] == ["acme:0"]
+
+
 def test_unloading_one_variant_lets_the_next_stand_for_the_name(shelf):
     shelf.offer("acme-plain", 5)
     shelf.offer("acme-simd", 20)

@@ -168,10 +168,10 @@ class Catalog:
                 self._note(f"{found.distribution}: its ops, {module}, are missing: {why}")
 
     def reload(self, name: str) -> None:
-        """Like `load`, and load again what the program unloaded and what was not supported."""
+        """Like `load`, and load again what the program unloaded, what failed and what refused."""
         self.scan()
         for item in self.items(name):
-            if item.unloaded or item.candidate.state is State.UNSUPPORTED:
+            if item.unloaded or item.candidate.state in (State.UNSUPPORTED, State.FAILED):
                 item.unloaded = False
                 item.candidate = replace(item.candidate, state=State.FOUND, reason="")
         self.load(name)

@@ -92,7 +92,8 @@ class Registry:
     def load(self, name: str) -> Candidate:
         """Load one backend, `name` or `name@distribution`, also after `unload()`.
 
-        A backend that was not supported is asked again: a driver or a setting may be there now.
+        A backend that failed or was not supported is asked again: a driver or another setting may
+        be there now.
         Raises BackendNotFound, or BackendUnavailable with the cause chained.
 
         >>> tp.load("cpu@tensorplug-cpu").name

@@ -1,5 +1,6 @@
 """Which devices of a cluster to use: `TENSORPLUG_RAY`, a file, or arguments of `connect`."""
 
+import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,6 +37,20 @@ class DeviceEntry:
     labels: Mapping[str, str] = field(default_factory=dict)
     gpus: float = 0
 
+    def __post_init__(self) -> None:
+        where = f"{VARIABLE}: device {self.open!r}"
+        _check_number(where, "gpus", self.gpus)
+        for name, number in self.resources.items():
+            if name in ("CPU", "GPU", "memory"):
+                raise OptionError(
+                    f"{where}: resources has {name!r}, which Ray counts itself; give gpus, or a "
+                    "resource of your own"
+                )
+            _check_number(where, f"resource {name!r}", number)
+        for name, label in self.labels.items():
+            if not isinstance(label, str):
+                raise OptionError(f"{where}: label {name!r} is {label!r}; give a text")
+
 
 @dataclass(frozen=True, slots=True)
 class Config:
@@ -50,6 +65,15 @@ class Config:
     insecure: bool = False
     models: str = ""
     limit: float = LIMIT
+
+    def __post_init__(self) -> None:
+        _check_number(VARIABLE, "limit", self.limit)
+
+
+def _check_number(where: str, name: str, value: Any) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (is_number and 0 <= value < math.inf):
+        raise OptionError(f"{where}: {name} is {value!r}; give a number of at least 0")
 
 
 def from_environment(environ: Mapping[str, str]) -> Config | None:
