@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -312,17 +313,21 @@ def test_choosing_the_conversation_that_is_answered_changes_nothing(page: Any) -
     page.route("**/v1/chat/completions", lambda route: route.continue_(post_data=endless(route)))
     ask(page, "hello")
     page.wait_for_selector(BEGUN)
-    early = len(page.locator(".answer .text").inner_text())
+    text = page.locator(".answer .text")
+    early = len(text.inner_text())
 
     page.get_by_role("button", name="hello", exact=True).click()
 
-    page.wait_for_function(f"document.querySelector('.answer .text').innerText.length > {early}")
+    end = time.monotonic() + 30
+    while len(text.inner_text()) <= early and time.monotonic() < end:
+        page.wait_for_timeout(20)
+    assert len(text.inner_text()) > early
     page.click("#stop")
     page.wait_for_selector(".again")
-    shown = page.locator(".answer .text").inner_text()
+    shown = text.inner_text()
     page.reload()
     page.wait_for_selector(BEGUN)
-    assert page.locator(".answer .text").inner_text() == shown
+    assert text.inner_text() == shown
 
 
 def test_question_without_an_answer_is_not_sent_again(page: Any) -> None:

@@ -5,10 +5,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-import uvicorn
-from starlette.responses import PlainTextResponse
 
-from tensorplug_llm.serve import protocol
+uvicorn = pytest.importorskip(
+    "uvicorn", reason="not installed: pip install 'tensorplug-llm[serve]'"
+)
+responses = pytest.importorskip("starlette.responses")
+protocol = pytest.importorskip("tensorplug_llm.serve.protocol")
 
 PATIENCE = 30
 REQUEST = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
@@ -18,7 +20,7 @@ REQUEST = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
 async def port() -> AsyncIterator[int]:
     """A server whose connections may be silent for a second."""
     config = uvicorn.Config(
-        PlainTextResponse("answer"),
+        responses.PlainTextResponse("answer"),
         http=protocol.Protocol,
         ws="none",
         lifespan="off",
